@@ -1,0 +1,8 @@
+//! Laneway: a Kafka client in pure Rust that processes records in ordered lanes and commits
+//! exactly what has settled.
+
+pub mod error;
+pub mod ids;
+pub mod time;
+
+pub use error::{Error, ErrorKind};

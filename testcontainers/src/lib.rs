@@ -1,0 +1,1 @@
+//! Starts a real Kafka, and the tests that need one.
