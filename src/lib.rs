@@ -4,5 +4,6 @@
 pub mod error;
 pub mod ids;
 pub mod time;
+pub mod wire;
 
 pub use error::{Error, ErrorKind};

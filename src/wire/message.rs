@@ -1,0 +1,424 @@
+//! The requests we send and the answers we read, free of versions.
+//!
+//! A request says what is wanted; [`Request::encode`](super::Request) writes it in the version
+//! that both sides know. An answer holds what any version gave, with Kafka's own "absent" values
+//! where a version lacks a field. Answers name topics as the broker did: by name, by id, or both.
+
+#![allow(missing_docs)] // until every field has its sentence
+
+use crate::ids::{NodeId, TopicId};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Isolation of reads (KIP-98).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// Every record, also of open and aborted transactions. Kafka's default.
+    #[default]
+    ReadUncommitted,
+    /// Only what is outside transactions or was committed; reads stop at the last stable offset.
+    ReadCommitted,
+}
+
+/// A Kafka error code; 0 is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Code(pub i16);
+
+/// Metadata of some topics, or of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetadataRequest {
+    /// `None` asks for every topic. An empty list asks for the brokers alone.
+    pub topics: Option<Vec<Arc<str>>>,
+}
+
+/// What a broker knows of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetadataResponse {
+    pub throttle: Duration,
+    /// Top-level error (v13+, KIP-1102: 129 asks for a new bootstrap).
+    pub code: Code,
+    pub brokers: Vec<BrokerEndpoint>,
+    pub cluster_id: Option<Arc<str>>,
+    /// -1 where there is none.
+    pub controller: i32,
+    pub topics: Vec<TopicMetadata>,
+}
+
+/// Where a broker listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerEndpoint {
+    pub node: NodeId,
+    pub host: Arc<str>,
+    pub port: u16,
+    pub rack: Option<Arc<str>>,
+}
+
+/// One topic of a [`MetadataResponse`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicMetadata {
+    pub code: Code,
+    /// Null in answers about an unknown id.
+    pub name: Option<Arc<str>>,
+    pub id: TopicId,
+    pub internal: bool,
+    pub partitions: Vec<PartitionMetadata>,
+}
+
+/// One partition of a [`TopicMetadata`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionMetadata {
+    pub code: Code,
+    pub partition: i32,
+    /// -1: no leader now.
+    pub leader: i32,
+    /// -1: not known (before v7).
+    pub leader_epoch: i32,
+    pub replicas: Vec<i32>,
+    pub isr: Vec<i32>,
+}
+
+/// Who coordinates a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FindCoordinatorRequest {
+    /// The group id.
+    pub group: Arc<str>,
+}
+
+/// The coordinator, or why there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FindCoordinatorResponse {
+    pub throttle: Duration,
+    pub code: Code,
+    pub message: Option<Arc<str>>,
+    /// `None` with an error.
+    pub coordinator: Option<BrokerEndpoint>,
+}
+
+/// Joins a classic group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinGroupRequest {
+    pub group: Arc<str>,
+    pub session_timeout: Duration,
+    pub rebalance_timeout: Duration,
+    /// Empty at the first try.
+    pub member_id: Arc<str>,
+    pub instance_id: Option<Arc<str>>,
+    /// Always `consumer` for us.
+    pub protocol_type: Arc<str>,
+    /// Name and metadata of each assignor, most wanted first.
+    pub protocols: Vec<(Arc<str>, Bytes)>,
+    /// KIP-800; cut at 255 characters by the encoder.
+    pub reason: Option<Arc<str>>,
+}
+
+/// The generation that a join led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinGroupResponse {
+    pub throttle: Duration,
+    pub code: Code,
+    pub generation: i32,
+    pub protocol_type: Option<Arc<str>>,
+    pub protocol_name: Option<Arc<str>>,
+    pub leader: Arc<str>,
+    /// KIP-814: the leader is told not to assign.
+    pub skip_assignment: bool,
+    pub member_id: Arc<str>,
+    /// Only the leader gets them.
+    pub members: Vec<JoinGroupMember>,
+}
+
+/// One member, as its leader sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinGroupMember {
+    pub member_id: Arc<str>,
+    pub instance_id: Option<Arc<str>>,
+    pub metadata: Bytes,
+}
+
+/// Hands out (leader) or asks for (others) the assignment of a generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncGroupRequest {
+    pub group: Arc<str>,
+    pub generation: i32,
+    pub member_id: Arc<str>,
+    pub instance_id: Option<Arc<str>>,
+    pub protocol_type: Arc<str>,
+    pub protocol_name: Arc<str>,
+    /// Member id and its assignment's bytes; empty unless we lead.
+    pub assignments: Vec<(Arc<str>, Bytes)>,
+}
+
+/// Our share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncGroupResponse {
+    pub throttle: Duration,
+    pub code: Code,
+    pub protocol_type: Option<Arc<str>>,
+    pub protocol_name: Option<Arc<str>>,
+    pub assignment: Bytes,
+}
+
+/// Keeps a classic membership alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeartbeatRequest {
+    pub group: Arc<str>,
+    pub generation: i32,
+    pub member_id: Arc<str>,
+    pub instance_id: Option<Arc<str>>,
+}
+
+/// Whether it is alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeartbeatResponse {
+    pub throttle: Duration,
+    pub code: Code,
+}
+
+/// Leaves a classic group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaveGroupRequest {
+    pub group: Arc<str>,
+    pub member_id: Arc<str>,
+    pub instance_id: Option<Arc<str>>,
+    pub reason: Option<Arc<str>>,
+}
+
+/// Whether we left: the outer code, or the member's own where the outer is 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaveGroupResponse {
+    pub throttle: Duration,
+    pub code: Code,
+}
+
+/// Commits offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetCommitRequest {
+    pub group: Arc<str>,
+    /// -1 outside a group (manual assignment).
+    pub generation: i32,
+    pub member_id: Arc<str>,
+    pub instance_id: Option<Arc<str>>,
+    pub topics: Vec<OffsetCommitTopic>,
+}
+
+/// One topic of an [`OffsetCommitRequest`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetCommitTopic {
+    pub name: Arc<str>,
+    /// [`TopicId::ZERO`] holds the request to v9.
+    pub id: TopicId,
+    pub partitions: Vec<OffsetCommitPartition>,
+}
+
+/// One partition of an [`OffsetCommitTopic`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetCommitPartition {
+    pub partition: i32,
+    /// The next offset to read. Never negative.
+    pub offset: i64,
+    /// Of the last settled record; -1 not known.
+    pub leader_epoch: i32,
+    pub metadata: Option<Arc<str>>,
+}
+
+/// How each partition's commit went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetCommitResponse {
+    pub throttle: Duration,
+    pub topics: Vec<OffsetCommitResponseTopic>,
+}
+
+/// One topic of an [`OffsetCommitResponse`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetCommitResponseTopic {
+    /// Empty from v10 on, where the id stands instead.
+    pub name: Arc<str>,
+    pub id: TopicId,
+    pub partitions: Vec<(i32, Code)>,
+}
+
+/// Reads a group's committed offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetFetchRequest {
+    pub group: Arc<str>,
+    /// Topics with ids (zero holds the request to v9) and partitions.
+    pub topics: Vec<(Arc<str>, TopicId, Vec<i32>)>,
+    /// Wait for open transactions to end: 88 instead of an offset (KIP-447).
+    pub require_stable: bool,
+}
+
+/// The committed offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetFetchResponse {
+    pub throttle: Duration,
+    /// The group's own error.
+    pub code: Code,
+    pub topics: Vec<OffsetFetchTopic>,
+}
+
+/// One topic of an [`OffsetFetchResponse`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetFetchTopic {
+    /// Empty from v10 on.
+    pub name: Arc<str>,
+    pub id: TopicId,
+    pub partitions: Vec<OffsetFetchPartition>,
+}
+
+/// One partition of an [`OffsetFetchTopic`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetFetchPartition {
+    pub partition: i32,
+    /// -1: nothing committed.
+    pub offset: i64,
+    pub leader_epoch: i32,
+    pub metadata: Option<Arc<str>>,
+    pub code: Code,
+}
+
+/// Reads records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchRequest {
+    pub max_wait: Duration,
+    pub min_bytes: i32,
+    pub max_bytes: i32,
+    pub isolation: Isolation,
+    /// 0: no session.
+    pub session_id: i32,
+    /// -1: no session; 0: open one; above: its next epoch.
+    pub session_epoch: i32,
+    pub topics: Vec<FetchTopic>,
+    /// Partitions that leave the session.
+    pub forgotten: Vec<(Arc<str>, TopicId, Vec<i32>)>,
+    pub rack: Arc<str>,
+    /// False holds the request to v12 (some topic's id is not known).
+    pub by_id: bool,
+}
+
+/// One topic of a [`FetchRequest`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchTopic {
+    pub name: Arc<str>,
+    pub id: TopicId,
+    pub partitions: Vec<FetchPartition>,
+}
+
+/// One partition of a [`FetchTopic`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchPartition {
+    pub partition: i32,
+    /// The leader epoch we know (KIP-320); -1 skips the broker's check.
+    pub current_leader_epoch: i32,
+    pub offset: i64,
+    /// The epoch of the record before `offset` (v12+); -1 not known.
+    pub last_fetched_epoch: i32,
+    pub max_bytes: i32,
+}
+
+/// Records, or why there are none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchResponse {
+    pub throttle: Duration,
+    pub code: Code,
+    pub session_id: i32,
+    pub topics: Vec<FetchResponseTopic>,
+    /// KIP-951 (v16+): where the leaders named in `current_leader` listen.
+    pub endpoints: Vec<BrokerEndpoint>,
+}
+
+/// One topic of a [`FetchResponse`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchResponseTopic {
+    /// Empty from v13 on, where the id stands instead.
+    pub name: Arc<str>,
+    pub id: TopicId,
+    pub partitions: Vec<FetchResponsePartition>,
+}
+
+/// One partition of a [`FetchResponseTopic`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchResponsePartition {
+    pub partition: i32,
+    pub code: Code,
+    /// -1 with an error.
+    pub high_watermark: i64,
+    /// -1 with an error.
+    pub last_stable_offset: i64,
+    /// -1 with an error or before v5.
+    pub log_start: i64,
+    /// KIP-320: the log diverged from ours after this epoch and offset (v12+).
+    pub diverging: Option<EpochEnd>,
+    /// KIP-951: (leader, epoch); -1 each where not known.
+    pub current_leader: Option<(i32, i32)>,
+    /// Producer id and first offset of each aborted transaction, in no promised order.
+    pub aborted: Vec<(i64, i64)>,
+    /// KIP-392: read from that replica instead; -1: no change.
+    pub preferred_replica: i32,
+    /// A slice of the frame; empty where the field was null.
+    pub records: Bytes,
+}
+
+/// A leader epoch and where it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochEnd {
+    pub epoch: i32,
+    pub end_offset: i64,
+}
+
+/// Offsets by time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListOffsetsRequest {
+    pub isolation: Isolation,
+    pub topics: Vec<(Arc<str>, Vec<ListOffsetsPartition>)>,
+}
+
+/// One partition of a [`ListOffsetsRequest`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListOffsetsPartition {
+    pub partition: i32,
+    pub current_leader_epoch: i32,
+    /// Milliseconds since the epoch; -1 latest, -2 earliest.
+    pub timestamp: i64,
+}
+
+/// The offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListOffsetsResponse {
+    pub throttle: Duration,
+    pub topics: Vec<(Arc<str>, Vec<ListOffsetsAnswer>)>,
+}
+
+/// One partition of a [`ListOffsetsResponse`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListOffsetsAnswer {
+    pub partition: i32,
+    pub code: Code,
+    pub timestamp: i64,
+    /// -1 with no error: no record at or after the time.
+    pub offset: i64,
+    pub leader_epoch: i32,
+}
+
+/// Where leader epochs ended (KIP-320).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochEndRequest {
+    /// Topic, then (partition, current leader epoch, epoch asked about).
+    pub topics: Vec<(Arc<str>, Vec<(i32, i32, i32)>)>,
+}
+
+/// The ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochEndResponse {
+    pub throttle: Duration,
+    pub topics: Vec<(Arc<str>, Vec<EpochEndAnswer>)>,
+}
+
+/// One partition of an [`EpochEndResponse`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochEndAnswer {
+    pub partition: i32,
+    pub code: Code,
+    /// -1, -1: the broker cannot tell.
+    pub end: EpochEnd,
+}
