@@ -3,6 +3,7 @@
 
 pub mod error;
 pub mod ids;
+pub mod records;
 pub mod time;
 pub mod wire;
 
