@@ -1,0 +1,522 @@
+//! A Kafka to test against: one that runs already, or one started here from its jars.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{env, hash};
+
+use crate::agent::Agent;
+use crate::jars::Jars;
+use crate::process::{self, Process};
+use crate::runner::Missing;
+
+/// A running Kafka. Dropping it kills the nodes that it started.
+#[derive(Debug)]
+pub struct Kafka {
+    jars: Jars,
+    bootstrap: String,
+    folder: PathBuf,
+    /// Empty when the cluster is not ours.
+    nodes: Mutex<Vec<Node>>,
+    agent: Mutex<Option<Agent>>,
+}
+
+#[derive(Debug)]
+struct Node {
+    id: usize,
+    port: u16,
+    process: Option<Process>,
+}
+
+/// What a test may ask of [`Kafka::start`].
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Brokers, each a controller too: 1 or 3.
+    pub nodes: usize,
+    /// Broker properties that win over ours.
+    pub properties: Vec<(&'static str, String)>,
+}
+
+impl Kafka {
+    /// The one that all tests of this process share, which none of them may harm: from
+    /// `LANEWAY_KAFKA`, else one node started at the first call.
+    pub fn shared() -> &'static Self {
+        match shared() {
+            Ok(kafka) => kafka,
+            Err(e) => panic!("no shared Kafka: {e}"),
+        }
+    }
+
+    /// One of its own for a test that kills or freezes nodes.
+    pub fn start(nodes: usize) -> Result<Self, String> {
+        Self::start_with(&Settings {
+            nodes,
+            properties: Vec::new(),
+        })
+    }
+
+    /// The same with properties of the test's own.
+    pub fn start_with(settings: &Settings) -> Result<Self, String> {
+        let jars = jars()?;
+        for attempt in 1.. {
+            match Self::try_start(&jars, settings) {
+                // Another program took a port between the search and the start.
+                Err(e) if e.contains("Address already in use") && attempt < START_ATTEMPTS => {}
+                result => return result,
+            }
+        }
+        unreachable!("the loop above only ends by return")
+    }
+
+    /// `host:port,...`
+    pub fn bootstrap(&self) -> &str {
+        &self.bootstrap
+    }
+
+    /// The addresses one by one.
+    pub fn addresses(&self) -> Vec<String> {
+        self.bootstrap.split(',').map(str::to_owned).collect()
+    }
+
+    /// The jars of this version, for a JVM of the test's own.
+    pub fn jars(&self) -> &Jars {
+        &self.jars
+    }
+
+    /// `kill -9` of node `id` (from 1), as a machine's power fails.
+    pub fn kill(&self, id: usize) -> Result<(), String> {
+        self.with_node(id, |node| match node.process.take() {
+            Some(mut process) => process.kill().map(|_| ()),
+            None => Err(format!("node {id} is down already")),
+        })
+    }
+
+    /// Starts a killed node again on its data, and waits until it answers.
+    pub fn up(&self, id: usize) -> Result<(), String> {
+        self.with_node(id, |node| {
+            if node.process.is_some() {
+                return Err(format!("node {id} runs already"));
+            }
+            node.process = Some(spawn_node(&self.jars, &self.folder, id)?);
+            Ok(())
+        })?;
+        self.wait_until_ready()
+    }
+
+    /// Stops node `id` in its tracks; its sockets stay open.
+    pub fn freeze(&self, id: usize) -> Result<(), String> {
+        self.signal(id, "STOP")
+    }
+
+    /// Lets a frozen node go on.
+    pub fn thaw(&self, id: usize) -> Result<(), String> {
+        self.signal(id, "CONT")
+    }
+
+    /// Runs one of Kafka's own tools to its end, e.g. `tool("topics", &["--list"])`.
+    /// `--bootstrap-server` is added where it is left out.
+    pub fn tool(&self, name: &str, args: &[&str]) -> Result<Output, String> {
+        let class = tool_class(name).ok_or_else(|| format!("no tool {name}"))?;
+        let mut command = self
+            .jars
+            .java("256m", &["-XX:TieredStopAtLevel=1"], class)?;
+        command.args(args);
+        if !args.contains(&"--bootstrap-server") {
+            command.args(["--bootstrap-server", &self.bootstrap]);
+        }
+        command
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| format!("{name}: {e}"))
+    }
+
+    /// One command to the Java agent (see `java/Agent.java`), and the lines of its answer.
+    pub fn ask(&self, command: &str) -> Result<Vec<String>, String> {
+        self.ask_within(command, ASK_LIMIT)
+    }
+
+    /// A topic of this test's own, its name starting with `hint`; returns the name.
+    pub fn topic(&self, hint: &str, partitions: u32) -> Result<String, String> {
+        self.topic_with(hint, partitions, &[])
+    }
+
+    /// The same with topic properties.
+    pub fn topic_with(
+        &self,
+        hint: &str,
+        partitions: u32,
+        properties: &[&str],
+    ) -> Result<String, String> {
+        let name = unique(hint);
+        let copies = self.addresses().len().min(COPIES_MAX);
+        let mut command = format!("create {name} {partitions} {copies}");
+        for property in properties {
+            command = format!("{command} {property}");
+        }
+        self.ask(&command)?;
+        // Created means known to the controller; a producer sent too early would see no leader.
+        let end = Instant::now() + READY_LIMIT;
+        loop {
+            let leaders = self.ask(&format!("leaders {name}")).unwrap_or_default();
+            if leaders.len() == partitions as usize && leaders.iter().all(|l| !l.ends_with(" -1")) {
+                return Ok(name);
+            }
+            if Instant::now() >= end {
+                return Err(format!("topic {name} has no leaders after {READY_LIMIT:?}"));
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// What the group has committed for a topic: (partition, offset), in order.
+    pub fn committed(&self, group: &str, topic: &str) -> Result<Vec<(i32, i64)>, String> {
+        let mut all = Vec::new();
+        for line in self.ask(&format!("committed {group}"))? {
+            let fields: Vec<&str> = line.split(' ').collect();
+            if let [name, partition, offset, ..] = fields[..]
+                && name == topic
+            {
+                let bad = |_| format!("committed answered {line:?}");
+                all.push((
+                    partition.parse().map_err(bad)?,
+                    offset.parse().map_err(bad)?,
+                ));
+            }
+        }
+        all.sort_unstable();
+        Ok(all)
+    }
+
+    /// The ends of a topic's partitions: (partition, first offset, offset after the last).
+    pub fn ends(&self, topic: &str) -> Result<Vec<(i32, i64, i64)>, String> {
+        let mut all = Vec::new();
+        for line in self.ask(&format!("ends {topic}"))? {
+            let numbers: Result<Vec<i64>, _> = line.split(' ').map(str::parse).collect();
+            match numbers.as_deref() {
+                Ok(&[partition, low, high]) => all.push((partition as i32, low, high)),
+                _ => return Err(format!("ends answered {line:?}")),
+            }
+        }
+        Ok(all)
+    }
+
+    fn try_start(jars: &Jars, settings: &Settings) -> Result<Self, String> {
+        static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+        let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+        let folder = process::scratch_folder(&format!("kafka-{number}"))?;
+        let ports = free_ports(2 * settings.nodes)?;
+        let (ports, controllers) = ports.split_at(settings.nodes);
+        for (i, &port) in ports.iter().enumerate() {
+            let id = i + 1;
+            let mut text = properties(id, &folder, ports, controllers, port);
+            for (name, value) in &settings.properties {
+                text.push_str(&format!("{name}={value}\n"));
+            }
+            write(&folder.join(format!("{id}.properties")), &text)?;
+        }
+        format_storage(jars, &folder, settings.nodes)?;
+        let mut nodes = Vec::new();
+        for (i, &port) in ports.iter().enumerate() {
+            let process = Some(spawn_node(jars, &folder, i + 1)?);
+            nodes.push(Node {
+                id: i + 1,
+                port,
+                process,
+            });
+        }
+        let addresses: Vec<String> = ports
+            .iter()
+            .map(|port| format!("127.0.0.1:{port}"))
+            .collect();
+        let kafka = Self {
+            jars: jars.clone(),
+            bootstrap: addresses.join(","),
+            folder,
+            nodes: Mutex::new(nodes),
+            agent: Mutex::new(None),
+        };
+        kafka.wait_until_ready()?;
+        Ok(kafka)
+    }
+
+    fn external(bootstrap: String) -> Result<Self, String> {
+        let kafka = Self {
+            jars: jars()?,
+            bootstrap,
+            folder: process::scratch_folder("kafka-external")?,
+            nodes: Mutex::new(Vec::new()),
+            agent: Mutex::new(None),
+        };
+        kafka.ask("nodes")?;
+        Ok(kafka)
+    }
+
+    /// Every node that should run opens its port, and the cluster counts them all.
+    fn wait_until_ready(&self) -> Result<(), String> {
+        let end = Instant::now() + READY_LIMIT;
+        let mut running = 0;
+        for node in self.lock_nodes().iter_mut() {
+            let Some(process) = &mut node.process else {
+                continue;
+            };
+            running += 1;
+            while TcpStream::connect((Ipv4Addr::LOCALHOST, node.port)).is_err() {
+                let log = self.folder.join(format!("{}.log", node.id));
+                if process.ended()?.is_some() {
+                    return Err(format!("node {} ended:\n{}", node.id, process::tail(&log)));
+                }
+                if Instant::now() >= end {
+                    return Err(format!(
+                        "node {} is silent:\n{}",
+                        node.id,
+                        process::tail(&log)
+                    ));
+                }
+                thread::sleep(POLL);
+            }
+        }
+        loop {
+            let counted = self.ask("nodes");
+            if matches!(&counted, Ok(lines) if lines.first().is_some_and(|n| *n == running.to_string()))
+            {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return Err(format!("the cluster of {running} answers {counted:?}"));
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    fn ask_within(&self, command: &str, limit: Duration) -> Result<Vec<String>, String> {
+        let mut slot = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = self.folder.join("agent.log");
+        if !slot.as_mut().is_some_and(Agent::lives) {
+            *slot = None;
+        }
+        let agent = match &mut *slot {
+            Some(agent) => agent,
+            empty => empty.insert(Agent::start(&self.jars, &self.bootstrap, &log)?),
+        };
+        agent
+            .ask(command, limit)
+            .map_err(|e| format!("{e}\n{}", process::tail(&log)))
+    }
+
+    fn signal(&self, id: usize, signal: &str) -> Result<(), String> {
+        self.with_node(id, |node| match &node.process {
+            Some(process) => process.signal(signal),
+            None => Err(format!("node {id} is down")),
+        })
+    }
+
+    fn with_node<T>(
+        &self,
+        id: usize,
+        f: impl FnOnce(&mut Node) -> Result<T, String>,
+    ) -> Result<T, String> {
+        match self.lock_nodes().iter_mut().find(|node| node.id == id) {
+            Some(node) => f(node),
+            None => Err(format!("node {id} is not ours")),
+        }
+    }
+
+    fn lock_nodes(&self) -> MutexGuard<'_, Vec<Node>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a test on the shared Kafka needs: any Kafka, and its tools.
+pub fn any() -> Result<(), Missing> {
+    jars().map(|_| ()).map_err(Missing::Kafka)
+}
+
+/// Whether the shared Kafka was started here, so that its version and settings are known.
+pub fn is_ours() -> bool {
+    given().is_none()
+}
+
+/// A name that no other test, and no earlier run against the same cluster, has used.
+pub fn unique(hint: &str) -> String {
+    static NAMES: AtomicU32 = AtomicU32::new(0);
+    let number = NAMES.fetch_add(1, Ordering::Relaxed);
+    format!("{hint}-{:08x}-{number}", random() as u32)
+}
+
+/// Kills the shared nodes; called once, after the last test.
+pub(crate) fn stop_shared() {
+    if let Some(Ok(kafka)) = SHARED.get() {
+        for node in kafka.lock_nodes().iter_mut() {
+            node.process = None;
+        }
+    }
+}
+
+static SHARED: OnceLock<Result<Kafka, String>> = OnceLock::new();
+
+fn shared() -> &'static Result<Kafka, String> {
+    SHARED.get_or_init(|| match given() {
+        Some(bootstrap) => Kafka::external(bootstrap),
+        None => Kafka::start(1),
+    })
+}
+
+fn given() -> Option<String> {
+    env::var("LANEWAY_KAFKA")
+        .ok()
+        .filter(|addresses| !addresses.is_empty())
+}
+
+fn jars() -> Result<Jars, String> {
+    static JARS: OnceLock<Result<Jars, String>> = OnceLock::new();
+    JARS.get_or_init(Jars::asked).clone()
+}
+
+fn spawn_node(jars: &Jars, folder: &Path, id: usize) -> Result<Process, String> {
+    let log = folder.join(format!("{id}.log"));
+    let open = || File::options().create(true).append(true).open(&log);
+    let log_error = |e| format!("{}: {e}", log.display());
+    let mut command = jars.java("512m", &["-Xms128m"], "kafka.Kafka")?;
+    command
+        .arg(folder.join(format!("{id}.properties")))
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(open().map_err(log_error)?)
+        .stderr(open().map_err(log_error)?);
+    Process::spawn(format!("node {id}"), &mut command)
+}
+
+/// All nodes at once: a JVM each, and they wait for nobody.
+fn format_storage(jars: &Jars, folder: &Path, nodes: usize) -> Result<(), String> {
+    let mut running = Vec::new();
+    for id in 1..=nodes {
+        let log = folder.join(format!("format-{id}.log"));
+        let out = File::create(&log).map_err(|e| format!("{}: {e}", log.display()))?;
+        let err = out
+            .try_clone()
+            .map_err(|e| format!("{}: {e}", log.display()))?;
+        let mut command = jars.java(
+            "128m",
+            &["-XX:TieredStopAtLevel=1"],
+            "kafka.tools.StorageTool",
+        )?;
+        command
+            .args(["format", "-t", CLUSTER_ID, "-c"])
+            .arg(folder.join(format!("{id}.properties")))
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err);
+        running.push((
+            Process::spawn(format!("format of node {id}"), &mut command)?,
+            log,
+        ));
+    }
+    for (mut process, log) in running {
+        if !process.wait(READY_LIMIT)?.success() {
+            return Err(format!(
+                "the storage could not be formatted:\n{}",
+                process::tail(&log)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Ports of nodes that are started again must stay below 32768: above it a node's own outgoing
+/// connections may take the port while it is down.
+fn free_ports(n: usize) -> Result<Vec<u16>, String> {
+    let mut held = Vec::new();
+    let mut ports = Vec::new();
+    for _ in 0..PORT_ATTEMPTS {
+        let port = PORT_MIN + (random() % u64::from(PORT_MAX - PORT_MIN)) as u16;
+        // Held until all are found, so that none is found twice.
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            held.push(listener);
+            ports.push(port);
+            if ports.len() == n {
+                return Ok(ports);
+            }
+        }
+    }
+    Err(format!(
+        "no {n} free ports between {PORT_MIN} and {PORT_MAX}"
+    ))
+}
+
+fn random() -> u64 {
+    use hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(Instant::now())
+}
+
+fn properties(id: usize, folder: &Path, ports: &[u16], controllers: &[u16], port: u16) -> String {
+    let controller = controllers[id - 1];
+    let voters: Vec<String> = controllers
+        .iter()
+        .enumerate()
+        .map(|(i, port)| format!("{}@127.0.0.1:{port}", i + 1))
+        .collect();
+    let voters = voters.join(",");
+    let copies = ports.len().min(COPIES_MAX);
+    let in_sync = if ports.len() >= COPIES_MAX { 2 } else { 1 };
+    let data = folder.join(format!("data-{id}"));
+    let data = data.display();
+    format!(
+        "process.roles=broker,controller\n\
+         node.id={id}\n\
+         controller.quorum.voters={voters}\n\
+         controller.listener.names=CONTROLLER\n\
+         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
+         advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n\
+         listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
+         log.dirs={data}\n\
+         default.replication.factor={copies}\n\
+         min.insync.replicas={in_sync}\n\
+         offsets.topic.replication.factor={copies}\n\
+         offsets.topic.num.partitions=4\n\
+         transaction.state.log.replication.factor={copies}\n\
+         transaction.state.log.min.isr={in_sync}\n\
+         transaction.state.log.num.partitions=4\n\
+         group.initial.rebalance.delay.ms=0\n\
+         group.min.session.timeout.ms=1000\n\
+         num.network.threads=2\n\
+         num.io.threads=2\n\
+         log.cleaner.backoff.ms=500\n\
+         log.retention.check.interval.ms=2000\n\
+         auto.create.topics.enable=false\n"
+    )
+}
+
+fn tool_class(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "topics" => "org.apache.kafka.tools.TopicCommand",
+        "configs" => "kafka.admin.ConfigCommand",
+        "consumer-groups" => "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        "get-offsets" => "org.apache.kafka.tools.GetOffsetShell",
+        "console-producer" => "org.apache.kafka.tools.ConsoleProducer",
+        "console-consumer" => "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        "verifiable-producer" => "org.apache.kafka.tools.VerifiableProducer",
+        "verifiable-consumer" => "org.apache.kafka.tools.VerifiableConsumer",
+        "delete-records" => "org.apache.kafka.tools.DeleteRecordsCommand",
+        "leader-election" => "org.apache.kafka.tools.LeaderElectionCommand",
+        _ => return None,
+    })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+const CLUSTER_ID: &str = "MkU3OEVBNTcwNTJENDM2Qg";
+const COPIES_MAX: usize = 3;
+const START_ATTEMPTS: u32 = 3;
+const PORT_MIN: u16 = 15_000;
+const PORT_MAX: u16 = 32_000;
+const PORT_ATTEMPTS: usize = 1000;
+const READY_LIMIT: Duration = Duration::from_secs(120);
+const ASK_LIMIT: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(50);

@@ -1,0 +1,355 @@
+//! Runs named tests one after another and can say "ignored" at run time, which libtest cannot.
+//!
+//! Its lines and its flags are libtest's, so that `cargo test NAME`, `--list`, `--exact`, `--skip`
+//! and the programs that read such output work as usual. Tests run one at a time: they share one
+//! Kafka and two cores.
+
+use std::any::Any;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{env, panic};
+
+use crate::kafka;
+
+/// One test.
+#[derive(Clone, Copy, Debug)]
+pub struct Test {
+    /// As `cargo test NAME` finds it.
+    pub name: &'static str,
+    /// What it cannot do without; the reason is printed where it is missing.
+    pub needs: fn() -> Result<(), Missing>,
+    /// It fails when it takes longer.
+    pub limit: Duration,
+    /// It fails by a panic.
+    pub run: fn(),
+}
+
+/// What this machine lacks for a test, and why.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Missing {
+    /// A failure under `LANEWAY_REQUIRE_KAFKA=1`.
+    Kafka(String),
+    /// A program that not everybody has (its name, the reason): a failure under `LANEWAY_REQUIRE_ALL=1`.
+    Program(&'static str, String),
+}
+
+/// The `main` of a test binary with `harness = false`.
+pub fn main(tests: &[Test]) -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let set = |name| env::var(name).is_ok_and(|value| value == "1");
+    let required = Required {
+        kafka: set("LANEWAY_REQUIRE_KAFKA") || set("LANEWAY_REQUIRE_ALL"),
+        programs: set("LANEWAY_REQUIRE_ALL"),
+    };
+    let passed = run(tests, &args, required, &mut io::stdout());
+    kafka::stop_shared();
+    match passed {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(FAILED),
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// Which missing things are failures.
+#[derive(Clone, Copy, Debug)]
+struct Required {
+    kafka: bool,
+    programs: bool,
+}
+
+#[derive(Debug, Default)]
+struct Flags {
+    list: bool,
+    exact: bool,
+    only_ignored: bool,
+    filters: Vec<String>,
+    skips: Vec<String>,
+}
+
+impl Flags {
+    fn of(args: &[String]) -> Result<Self, String> {
+        let mut flags = Self::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let (name, mut value) = match arg.split_once('=') {
+                Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
+                _ => (arg.as_str(), None),
+            };
+            match name {
+                "--list" => flags.list = true,
+                "--exact" => flags.exact = true,
+                // Nothing here is ignored by choice, so a run of only those is empty.
+                "--ignored" => flags.only_ignored = true,
+                "--skip" => {
+                    let value = value.take().or_else(|| args.next().cloned());
+                    flags.skips.push(value.ok_or("--skip needs a name")?);
+                }
+                // Output is never caught, and there is one thread: these change nothing.
+                "--color" | "--format" | "--test-threads" | "--logfile" => {
+                    if value.is_none() {
+                        args.next();
+                    }
+                }
+                "--include-ignored" | "--nocapture" | "--no-capture" | "--show-output"
+                | "--quiet" | "-q" | "--test" => {}
+                _ if name.starts_with('-') => return Err(format!("unknown flag {arg}")),
+                _ => flags.filters.push(arg.clone()),
+            }
+        }
+        Ok(flags)
+    }
+
+    fn chooses(&self, name: &str) -> bool {
+        let fits = |filter: &String| {
+            if self.exact {
+                name == filter
+            } else {
+                name.contains(filter.as_str())
+            }
+        };
+        !self.only_ignored
+            && (self.filters.is_empty() || self.filters.iter().any(fits))
+            && !self.skips.iter().any(fits)
+    }
+}
+
+fn run(
+    tests: &[Test],
+    args: &[String],
+    required: Required,
+    out: &mut dyn Write,
+) -> Result<bool, String> {
+    let flags = Flags::of(args)?;
+    let chosen: Vec<&Test> = tests
+        .iter()
+        .filter(|test| flags.chooses(test.name))
+        .collect();
+    let left_out = tests.len() - chosen.len();
+    let printed = if flags.list {
+        list(&chosen, out).map(|()| true)
+    } else {
+        run_chosen(&chosen, left_out, required, out)
+    };
+    printed.map_err(|e| format!("standard output: {e}"))
+}
+
+fn list(chosen: &[&Test], out: &mut dyn Write) -> io::Result<()> {
+    for test in chosen {
+        writeln!(out, "{}: test", test.name)?;
+    }
+    writeln!(out, "\n{} tests, 0 benchmarks", chosen.len())
+}
+
+fn run_chosen(
+    chosen: &[&Test],
+    left_out: usize,
+    required: Required,
+    out: &mut dyn Write,
+) -> io::Result<bool> {
+    let start = Instant::now();
+    writeln!(out, "\nrunning {} tests", chosen.len())?;
+    let (mut passed, mut ignored) = (0, 0);
+    let mut failures = Vec::new();
+    for test in chosen {
+        write!(out, "test {} ... ", test.name)?;
+        out.flush()?;
+        let missing = (test.needs)().err();
+        let result = match &missing {
+            None => run_one(test),
+            Some(missing) if missing.is_failure(required) => Err(missing.reason()),
+            Some(missing) => {
+                ignored += 1;
+                writeln!(out, "ignored, {}", missing.reason())?;
+                continue;
+            }
+        };
+        match result {
+            Ok(()) => {
+                passed += 1;
+                writeln!(out, "ok")?;
+            }
+            Err(reason) => {
+                writeln!(out, "FAILED")?;
+                failures.push((test.name, reason));
+            }
+        }
+    }
+    if !failures.is_empty() {
+        writeln!(out, "\nfailures:")?;
+        for (name, reason) in &failures {
+            writeln!(out, "    {name}: {reason}")?;
+        }
+    }
+    let word = if failures.is_empty() { "ok" } else { "FAILED" };
+    let failed = failures.len();
+    let seconds = start.elapsed().as_secs_f64();
+    writeln!(
+        out,
+        "\ntest result: {word}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; \
+         {left_out} filtered out; finished in {seconds:.2}s\n"
+    )?;
+    Ok(failures.is_empty())
+}
+
+/// On a thread of its own, which is left behind when it overstays: the guard of
+/// [`crate::process`] ends what it started when this process ends.
+fn run_one(test: &Test) -> Result<(), String> {
+    let (done, ended) = mpsc::sync_channel(1);
+    let run = test.run;
+    let spawned = thread::Builder::new()
+        .name(test.name.to_owned())
+        .spawn(move || {
+            let result = panic::catch_unwind(run).map_err(|payload| said(payload.as_ref()));
+            // Nobody listens after the limit.
+            let _ = done.send(result);
+        });
+    spawned.map_err(|e| e.to_string())?;
+    match ended.recv_timeout(test.limit) {
+        Ok(result) => result,
+        Err(_) => Err(format!("not done after {:?}", test.limit)),
+    }
+}
+
+fn said(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "panicked".to_owned())
+}
+
+impl Missing {
+    fn reason(&self) -> String {
+        match self {
+            Self::Kafka(reason) => format!("no Kafka: {reason}"),
+            Self::Program(name, reason) => format!("no {name}: {reason}"),
+        }
+    }
+
+    fn is_failure(&self, required: Required) -> bool {
+        match self {
+            Self::Kafka(_) => required.kafka,
+            Self::Program(..) => required.programs,
+        }
+    }
+}
+
+/// libtest's own exit code for failed tests.
+const FAILED: u8 = 101;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn test(name: &'static str, run: fn()) -> Test {
+        Test {
+            name,
+            needs: || Ok(()),
+            limit: LIMIT,
+            run,
+        }
+    }
+
+    fn output(tests: &[Test], args: &[&str], kafka: bool) -> (bool, String) {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let mut out = Vec::new();
+        let required = Required {
+            kafka,
+            programs: false,
+        };
+        let passed = run(tests, &args, required, &mut out).unwrap();
+        (passed, String::from_utf8(out).unwrap())
+    }
+
+    fn no_kafka() -> Result<(), Missing> {
+        Err(Missing::Kafka("no java".to_owned()))
+    }
+
+    #[test]
+    fn each_outcome_has_its_line() {
+        let tests = [
+            test("good", || {}),
+            test("bad", || panic!("7 is not 8")),
+            Test {
+                needs: no_kafka,
+                ..test("lonely", || panic!("must not run"))
+            },
+            Test {
+                limit: Duration::from_millis(1),
+                ..test("slow", || thread::sleep(LIMIT))
+            },
+        ];
+        let (passed, text) = output(&tests, &[], false);
+        assert!(!passed);
+        assert!(text.contains("test good ... ok\n"), "{text}");
+        assert!(text.contains("test bad ... FAILED\n"), "{text}");
+        assert!(text.contains("    bad: 7 is not 8\n"), "{text}");
+        assert!(
+            text.contains("test lonely ... ignored, no Kafka: no java\n"),
+            "{text}"
+        );
+        assert!(text.contains("    slow: not done after 1ms\n"), "{text}");
+        assert!(text.contains(
+            "test result: FAILED. 1 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in "
+        ));
+    }
+
+    #[test]
+    fn a_required_kafka_that_is_missing_is_a_failure() {
+        let tests = [Test {
+            needs: no_kafka,
+            ..test("lonely", || {})
+        }];
+        let (passed, text) = output(&tests, &[], false);
+        assert!(
+            passed && text.contains("test result: ok. 0 passed; 0 failed; 1 ignored;"),
+            "{text}"
+        );
+        let (passed, text) = output(&tests, &[], true);
+        assert!(
+            !passed && text.contains("    lonely: no Kafka: no java\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn names_are_filtered_as_libtest_does() {
+        let tests = [
+            test("one_lane", || {}),
+            test("one_lane_slow", || {}),
+            test("two", || {}),
+        ];
+        let listed = |args: &[&str]| output(&tests, args, false).1;
+        assert_eq!(
+            listed(&["--list", "one"]),
+            "one_lane: test\none_lane_slow: test\n\n2 tests, 0 benchmarks\n"
+        );
+        assert_eq!(
+            listed(&["--list", "--exact", "one_lane"]),
+            "one_lane: test\n\n1 tests, 0 benchmarks\n"
+        );
+        assert_eq!(
+            listed(&["--list", "--skip", "slow", "one"]),
+            "one_lane: test\n\n1 tests, 0 benchmarks\n"
+        );
+        assert_eq!(
+            listed(&["--list", "--format", "terse", "two"]),
+            "two: test\n\n1 tests, 0 benchmarks\n"
+        );
+        let (_, text) = output(&tests, &["--test-threads=1", "two"], false);
+        assert!(
+            text.contains("1 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out;"),
+            "{text}"
+        );
+        assert_eq!(
+            Flags::of(&["--frobnicate".to_owned()]).unwrap_err(),
+            "unknown flag --frobnicate"
+        );
+    }
+}
