@@ -1,8 +1,10 @@
 //! Starts a real Kafka, and the tests that need one.
 //!
 //! What it is: a launcher of Apache Kafka from its jars ([`Kafka`]), Kafka's own clients as a
-//! second opinion (`java/Agent.java`, reached through [`Kafka::ask`]), and
-//! a runner that can say "ignored" at run time ([`runner`]), which libtest cannot.
+//! second opinion (`java/Agent.java`, reached through [`Kafka::ask`]), members of other makes for
+//! mixed groups ([`member`]), the log that a member of ours leaves behind and its judge
+//! ([`handlings`]), and a runner that can say "ignored" at run time ([`runner`]), which libtest
+//! cannot.
 //!
 //! What it is not: Docker, or a place for scenarios that need no real broker; those are in
 //! `protocol-tests`, in virtual time.
@@ -23,8 +25,10 @@
 //! 2. Every wait has a named limit.
 
 pub mod agent;
+pub mod handlings;
 pub mod jars;
 pub mod kafka;
+pub mod member;
 pub mod process;
 pub mod runner;
 

@@ -1,0 +1,162 @@
+//! Members of a group that are not ours: Kafka's own Java consumer, and librdkafka through kcat.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Kafka;
+use crate::kafka::unique;
+use crate::process::{self, Process};
+use crate::runner::Missing;
+
+/// A member process and the lines that it has printed.
+///
+/// Both kinds print `record PARTITION OFFSET ...` for what they were given; Java's prints
+/// `assigned`, `revoked` and `lost` with partitions too, and `closed` when it has left in order.
+#[derive(Debug)]
+pub struct Member {
+    process: Process,
+    /// Java's: it closes when this does.
+    stdin: Option<ChildStdin>,
+    lines: Arc<Mutex<Vec<String>>>,
+    log: PathBuf,
+}
+
+impl Member {
+    /// Kafka's own consumer; `assignors` by name, joined by commas.
+    pub fn java(kafka: &Kafka, group: &str, topic: &str, assignors: &str) -> Result<Self, String> {
+        let mut command = kafka
+            .jars()
+            .java("256m", &["-XX:TieredStopAtLevel=1"], "Agent")?;
+        command.args(["consume", kafka.bootstrap(), group, topic, assignors]);
+        Self::spawn("java-member", command)
+    }
+
+    /// librdkafka's consumer. It prints key and value as they are.
+    pub fn kcat(kafka: &Kafka, group: &str, topic: &str, assignors: &str) -> Result<Self, String> {
+        let mut command = Command::new("kcat");
+        command.args(["-b", kafka.bootstrap(), "-u", "-f", "record %p %o %k %s\\n"]);
+        for setting in [
+            "auto.offset.reset=earliest",
+            "session.timeout.ms=6000",
+            "heartbeat.interval.ms=500",
+            "client.id=kcat-member",
+            &format!("partition.assignment.strategy={assignors}"),
+        ] {
+            command.args(["-X", setting]);
+        }
+        command.args(["-G", group, topic]);
+        Self::spawn("kcat-member", command)
+    }
+
+    /// The lines until now.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// How many records it was given until now.
+    pub fn records(&self) -> usize {
+        self.lines()
+            .iter()
+            .filter(|line| line.starts_with("record "))
+            .count()
+    }
+
+    /// Waits until its lines are as wanted.
+    pub fn wait_for(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        wanted: impl Fn(&[String]) -> bool,
+    ) -> Result<(), String> {
+        let end = Instant::now() + limit;
+        while !wanted(&self.lines()) {
+            if let Some(status) = self.process.ended()? {
+                return Err(format!(
+                    "{what}: it ended ({status})\n{}",
+                    process::tail(&self.log)
+                ));
+            }
+            if Instant::now() >= end {
+                return Err(format!(
+                    "{what}: not after {limit:?}\n{}",
+                    process::tail(&self.log)
+                ));
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Leaves the group in order; returns all of its lines.
+    pub fn close(mut self) -> Result<Vec<String>, String> {
+        match self.stdin.take() {
+            Some(stdin) => drop(stdin),
+            None => self.process.signal("TERM")?,
+        }
+        self.process.wait(CLOSE_LIMIT)?;
+        Ok(self.lines())
+    }
+
+    /// `kill -9`: the group learns of it by the session's end.
+    pub fn kill(&mut self) -> Result<(), String> {
+        self.process.kill().map(|_| ())
+    }
+
+    fn spawn(name: &str, mut command: Command) -> Result<Self, String> {
+        let log = process::scratch_folder("members")?.join(unique(name));
+        let stderr = File::create(&log).map_err(|e| format!("{}: {e}", log.display()))?;
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(stderr);
+        let mut process = Process::spawn(name, &mut command)?;
+        let stdin = process.take_stdin().filter(|_| name == "java-member");
+        let stdout = process.take_stdout().ok_or("a member without output")?;
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&lines);
+        // Ends with the process; bounded by what a test produces.
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                sink.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(line);
+            }
+        });
+        Ok(Self {
+            process,
+            stdin,
+            lines,
+            log,
+        })
+    }
+}
+
+/// What a test with a librdkafka member needs.
+pub fn kcat_is_there() -> Result<(), Missing> {
+    crate::kafka::any()?;
+    match Command::new("kcat")
+        .arg("-V")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+    {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Missing::Program("kcat", format!("kcat -V: {status}"))),
+        Err(_) => Err(Missing::Program(
+            "kcat",
+            "not on the PATH (Debian package kcat)".to_owned(),
+        )),
+    }
+}
+
+const CLOSE_LIMIT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(50);
