@@ -443,3 +443,71 @@ const NAMES: [&str; 134] = [
     "STREAMS_TOPOLOGY_FENCED",
     "SHARE_SESSION_LIMIT_REACHED",
 ];
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::error::ResponseError;
+
+    use super::*;
+
+    fn all() -> impl Iterator<Item = Code> {
+        (-1..i16::try_from(NAMES.len()).unwrap()).map(Code)
+    }
+
+    /// `NotLeaderOrFollower` as Kafka writes it.
+    fn screaming(name: &str) -> String {
+        let mut out = String::new();
+        for (i, c) in name.char_indices() {
+            if i > 0 && c.is_uppercase() {
+                out.push('_');
+            }
+            out.extend(c.to_uppercase());
+        }
+        out
+    }
+
+    #[test]
+    fn names_and_retriability_agree_with_kafka_protocol() {
+        for code in all().filter(|c| !c.is_none()) {
+            let theirs = ResponseError::try_from_code(code.0).unwrap();
+            assert_eq!(code.name(), screaming(&format!("{theirs:?}")), "{code}");
+            assert!(code.is_retriable() || !theirs.is_retriable(), "{code}");
+            // Where we go further: what must be found out first, and a transaction still ending.
+            if code.is_retriable() && !theirs.is_retriable() {
+                assert!(matches!(code.0, 51 | 79 | 113), "{code}");
+            }
+        }
+        assert_eq!(Code(500).name(), "UNKNOWN");
+        assert_eq!(Code(-7).name(), "UNKNOWN");
+    }
+
+    #[test]
+    fn every_code_is_in_one_camp() {
+        assert!(!Code::NONE.is_fatal() && !Code::NONE.is_retriable() && Code::NONE.ok().is_ok());
+        for code in all().filter(|c| !c.is_none()) {
+            let curable = code.is_retriable()
+                || code.wants_metadata()
+                || code.wants_coordinator()
+                || code.wants_rejoin();
+            assert_eq!(code.is_fatal(), !curable, "{code}");
+            if code.is_authentication() || code.is_authorization() {
+                assert!(code.is_fatal(), "{code} cannot pass by itself");
+            }
+        }
+        assert!(Code(9_999).is_fatal());
+    }
+
+    #[test]
+    fn errors_carry_the_code_the_name_and_what_to_do() {
+        let error = Code::GROUP_AUTHORIZATION_FAILED.to_error("joining group g");
+        assert_eq!((error.kind(), error.code()), (ErrorKind::Broker, Some(30)));
+        assert!(!error.is_retriable());
+        let words = error.to_string();
+        assert!(
+            words.contains("GROUP_AUTHORIZATION_FAILED") && words.contains("grant"),
+            "{words}"
+        );
+        assert!(Code::NOT_COORDINATOR.to_error("commit").is_retriable());
+        assert_eq!(Code(500).describe(), "UNKNOWN (500)");
+    }
+}

@@ -369,6 +369,7 @@ fn list_offsets(r: &ListOffsetsRequest) -> kp::ListOffsetsRequest {
         .with_replica_id(CONSUMER.into())
         .with_isolation_level(isolation(r.isolation))
         .with_topics(topics.collect())
+        .with_timeout_ms(millis(REMOTE_LOOKUP_TIMEOUT))
 }
 
 fn epoch_end(r: &EpochEndRequest) -> kp::OffsetForLeaderEpochRequest {
@@ -427,6 +428,9 @@ fn reason(reason: &Option<Arc<str>>) -> Option<StrBytes> {
 const CONSUMER: i32 = -1;
 /// KIP-800: the broker refuses longer ones.
 const REASON_CHARS_MAX: usize = 255;
+/// How long a broker may look in tiered storage for an offset (v10+). Zero would end that look at
+/// once; before v10 the broker has its own limit.
+const REMOTE_LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes reserved for a request before its size is known; most are smaller.
 const FRAME_BYTES_FIRST: usize = 256;
 /// Bytes that an answer other than a fetch's is expected to take.
