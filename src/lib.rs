@@ -1,6 +1,8 @@
 //! Laneway: a Kafka client in pure Rust that processes records in ordered lanes and commits
 //! exactly what has settled.
 
+#[cfg(feature = "broker")]
+pub mod broker;
 pub mod error;
 pub mod ids;
 pub mod records;
