@@ -1,7 +1,7 @@
 //! An in-process Kafka broker: what the demo runs on, and a test double with scripted faults.
 //!
 //! [`Cluster`] is a whole cluster of several nodes in one value. It takes frames and the time and
-//! gives back frames and deadlines, so a simulator can drive it in virtual time; [`serve`] puts it
+//! gives back frames and deadlines, so a simulator can drive it in virtual time; [`Server`] puts it
 //! behind TCP on loopback ports, where any Kafka client finds it.
 //!
 //! # What it does
@@ -45,6 +45,7 @@ mod metadata;
 mod offsets;
 mod produce;
 mod script;
+pub mod serve;
 mod session;
 mod shape;
 mod times;
@@ -57,4 +58,5 @@ pub use self::core::{BrokerAction, Cluster, ConnId};
 pub use self::group::GroupState;
 pub use self::membership::GroupView;
 pub use self::script::{Fault, Rule, Script};
+pub use self::serve::{ClusterGuard, Listen, Server};
 pub use self::topics::{KeyValue, PartitionView, Refused};
