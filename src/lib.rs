@@ -5,7 +5,9 @@
 pub mod broker;
 pub mod error;
 pub mod ids;
+pub mod lane;
 pub mod records;
+pub mod settle;
 pub mod time;
 pub mod wire;
 
