@@ -1,0 +1,89 @@
+//! How a leader shares partitions out.
+//!
+//! Whatever language the leader speaks, the group should see the same shares, so these follow
+//! Kafka's own: the same blocks, the same turns, the same order among members. Racks (KIP-881)
+//! play no part. All work is bounded by members, topics and partitions, and equal input gives
+//! equal shares.
+
+mod range;
+mod round_robin;
+mod sticky;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::config::AssignorKind;
+use crate::ids::TopicPartition;
+
+/// A member, as an assignor sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AssignMember {
+    /// Unique in the group.
+    pub member_id: Arc<str>,
+    /// Of a static member; decides its place among the others.
+    pub instance_id: Option<Arc<str>>,
+    /// The topics it wants.
+    pub topics: BTreeSet<Arc<str>>,
+    /// What it says that it has.
+    pub owned: Vec<TopicPartition>,
+    /// The generation that gave it `owned`, where it says so.
+    pub generation: Option<i32>,
+}
+
+/// What each member gets; every member has an entry.
+pub type Shares = BTreeMap<Arc<str>, Vec<TopicPartition>>;
+
+/// Shares out the partitions of the topics in `counts` that somebody wants.
+///
+/// A cooperative assignor leaves out what a member must give up first; the round after that
+/// hands it over.
+///
+/// Members with the same id count once, the first of them.
+#[must_use]
+pub fn assign(
+    kind: AssignorKind,
+    counts: &BTreeMap<Arc<str>, i32>,
+    members: &[AssignMember],
+) -> Shares {
+    let mut seen = BTreeSet::new();
+    let mut members: Vec<&AssignMember> = members
+        .iter()
+        .filter(|m| seen.insert(m.member_id.clone()))
+        .collect();
+    members.sort_by(|a, b| a.member_id.cmp(&b.member_id));
+    let wanted: BTreeSet<&Arc<str>> = members.iter().flat_map(|m| &m.topics).collect();
+    let counts: BTreeMap<Arc<str>, i32> = counts
+        .iter()
+        .filter(|(topic, count)| **count > 0 && wanted.contains(topic))
+        .map(|(topic, count)| (topic.clone(), *count))
+        .collect();
+    if members.is_empty() {
+        return Shares::new();
+    }
+    match kind {
+        AssignorKind::Range => range::assign(&counts, &members),
+        AssignorKind::RoundRobin => round_robin::assign(&counts, &members),
+        AssignorKind::CooperativeSticky => sticky::assign_cooperative(&counts, &members),
+    }
+}
+
+/// An entry for each member, and nothing in it.
+fn empty_shares(members: &[&AssignMember]) -> Shares {
+    members
+        .iter()
+        .map(|m| (m.member_id.clone(), Vec::new()))
+        .collect()
+}
+
+/// Static members first, by instance id; the others by member id. Static members keep their
+/// place through restarts that way.
+fn in_order<'a>(members: &[&'a AssignMember]) -> Vec<&'a AssignMember> {
+    let mut sorted = members.to_vec();
+    sorted.sort_by(|a, b| match (&a.instance_id, &b.instance_id) {
+        (Some(x), Some(y)) => x.cmp(y).then_with(|| a.member_id.cmp(&b.member_id)),
+        (Some(_), None) => std::cmp::Ordering::Less,
+        (None, Some(_)) => std::cmp::Ordering::Greater,
+        (None, None) => a.member_id.cmp(&b.member_id),
+    });
+    sorted
+}

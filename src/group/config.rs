@@ -1,0 +1,144 @@
+//! What a membership is told once.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// A way to share partitions out. The group uses the one that all members know and most prefer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AssignorKind {
+    /// Each topic on its own, in blocks: members of two topics with equal partition counts get
+    /// the same numbers of both.
+    Range,
+    /// All partitions in turn.
+    RoundRobin,
+    /// Balanced, and each member keeps what it has where it can.
+    CooperativeSticky,
+}
+
+impl AssignorKind {
+    /// The name that goes over the wire.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            AssignorKind::Range => "range",
+            AssignorKind::RoundRobin => "roundrobin",
+            AssignorKind::CooperativeSticky => "cooperative-sticky",
+        }
+    }
+
+    /// The assignor of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Range, Self::RoundRobin, Self::CooperativeSticky]
+            .into_iter()
+            .find(|kind| kind.name() == name)
+    }
+
+    /// Whether members may keep partitions through a rebalance (KIP-429).
+    #[must_use]
+    pub fn cooperative(self) -> bool {
+        self == AssignorKind::CooperativeSticky
+    }
+}
+
+impl fmt::Display for AssignorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Settings of a [`Membership`](super::Membership).
+///
+/// ```
+/// use laneway::group::GroupConfig;
+/// let mut cfg = GroupConfig::new("billing");
+/// cfg.drain_timeout = std::time::Duration::from_secs(20);
+/// assert!(cfg.check().is_ok());
+/// ```
+#[derive(Clone, Debug)]
+pub struct GroupConfig {
+    /// The group's id.
+    pub group: Arc<str>,
+    /// Without a heartbeat for that long the coordinator expels us. Default 45 s.
+    pub session_timeout: Duration,
+    /// How long a rebalance waits for its slowest member. Default 5 min.
+    pub rebalance_timeout: Duration,
+    /// Time between heartbeats; at most a third of the session time-out. Default 3 s.
+    pub heartbeat_interval: Duration,
+    /// How long a revoked partition may drain. Less than `rebalance_timeout`, since the last
+    /// commit and the join must fit too. Default: half of it.
+    pub drain_timeout: Duration,
+    /// How long leaving may take. Default 5 s.
+    pub leave_timeout: Duration,
+    /// Most wanted first. Cooperative only when nothing else is listed, as in Java.
+    /// Default: range, cooperative-sticky.
+    pub assignors: Vec<AssignorKind>,
+    /// The name of a static member (KIP-345). Default: none.
+    pub instance_id: Option<Arc<str>>,
+    /// Pause after the first failure; doubles up to `retry_backoff_max`. Default 100 ms.
+    pub retry_backoff: Duration,
+    /// Longest pause between tries. Default 1 s.
+    pub retry_backoff_max: Duration,
+    /// The largest request we send; above it the broker would cut the connection. Default
+    /// 100 MiB, Kafka's `socket.request.max.bytes`.
+    pub request_bytes_max: usize,
+    /// Spreads pauses, so that members do not retry in step.
+    pub seed: u64,
+}
+
+impl GroupConfig {
+    /// The defaults above for `group`.
+    pub fn new(group: impl Into<Arc<str>>) -> Self {
+        let rebalance_timeout = Duration::from_secs(300);
+        GroupConfig {
+            group: group.into(),
+            session_timeout: Duration::from_secs(45),
+            rebalance_timeout,
+            heartbeat_interval: Duration::from_secs(3),
+            drain_timeout: rebalance_timeout / 2,
+            leave_timeout: Duration::from_secs(5),
+            assignors: vec![AssignorKind::Range, AssignorKind::CooperativeSticky],
+            instance_id: None,
+            retry_backoff: Duration::from_millis(100),
+            retry_backoff_max: Duration::from_secs(1),
+            request_bytes_max: 100 << 20,
+            seed: 0,
+        }
+    }
+
+    /// Refuses what cannot work.
+    ///
+    /// # Errors
+    ///
+    /// A misuse that names the setting and what would do.
+    pub fn check(&self) -> Result<(), Error> {
+        let refuse = |why: &str| Err(Error::misuse(why));
+        if self.group.is_empty() {
+            return refuse("the group id is empty: name the group, or read partitions by hand");
+        }
+        if self.assignors.is_empty() {
+            return refuse("no assignors: list at least one, as AssignorKind::Range");
+        }
+        if self.heartbeat_interval.is_zero() {
+            return refuse("heartbeat_interval is zero: 3 s is Kafka's default");
+        }
+        if self.heartbeat_interval > self.session_timeout / 3 {
+            return refuse("heartbeat_interval is above a third of session_timeout: lower it");
+        }
+        if self.drain_timeout >= self.rebalance_timeout {
+            return refuse("drain_timeout is not below rebalance_timeout: lower it to half");
+        }
+        if self.retry_backoff.is_zero() || self.retry_backoff > self.retry_backoff_max {
+            return refuse("retry_backoff must be above zero and at most retry_backoff_max");
+        }
+        Ok(())
+    }
+
+    /// Whether partitions are kept through rebalances.
+    pub(super) fn cooperative(&self) -> bool {
+        !self.assignors.is_empty() && self.assignors.iter().all(|a| a.cooperative())
+    }
+}

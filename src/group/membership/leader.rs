@@ -1,0 +1,147 @@
+//! The leader's part: reads what the members want, and shares out.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::action::{GroupAction, GroupEvent, Unreadable};
+use super::super::assign::{AssignMember, assign};
+use super::super::protocol::{decode_subscription, encode_assignment};
+use super::{Membership, Round, State, too_large};
+use crate::time::Now;
+use crate::wire::message::JoinGroupMember;
+
+impl Membership {
+    /// Takes up the lead of a generation.
+    pub(super) fn lead(
+        &mut self,
+        now: Now,
+        round: Round,
+        members: Vec<JoinGroupMember>,
+        skip: bool,
+    ) {
+        self.watching = true;
+        let members = self.read_members(members);
+        let topics: BTreeSet<Arc<str>> = members
+            .iter()
+            .flat_map(|m| m.topics.iter().cloned())
+            .collect();
+        self.actions.push_back(GroupAction::Watch {
+            topics: topics.into_iter().collect(),
+        });
+        if skip {
+            // A static leader came back and the old shares stand (KIP-814): we only watch.
+            let round = self.with_view(round, &members);
+            return self.send_sync(now, round, Vec::new());
+        }
+        let until = now + METADATA_WAIT.min(self.cfg.session_timeout / 3);
+        self.state = State::Assigning {
+            round,
+            members,
+            until,
+        };
+        self.try_assign(now, false);
+    }
+
+    /// Reads what the members want; one that cannot be read wants nothing.
+    pub(super) fn read_members(&mut self, members: Vec<JoinGroupMember>) -> Vec<AssignMember> {
+        let mut read: Vec<AssignMember> = Vec::with_capacity(members.len());
+        let mut seen = BTreeSet::new();
+        for member in members {
+            let member_id = member.member_id;
+            if !seen.insert(member_id.clone()) {
+                self.notice(GroupEvent::MemberTwice { member_id });
+                continue;
+            }
+            let mut found = AssignMember {
+                member_id: member_id.clone(),
+                instance_id: member.instance_id,
+                ..AssignMember::default()
+            };
+            let why = match decode_subscription(&member.metadata) {
+                Ok(subscription) => {
+                    found.topics = subscription.topics.into_iter().collect();
+                    found.generation = match subscription.generation {
+                        // Versions 0 and 1 keep it in the data of the sticky assignors.
+                        ..0 => subscription.user_data.as_deref().and_then(generation_in),
+                        generation => Some(generation),
+                    };
+                    found.owned = subscription.owned;
+                    subscription.cut.then_some(Unreadable::Tail)
+                }
+                Err(_) => Some(Unreadable::All),
+            };
+            if let Some(why) = why {
+                self.notice(GroupEvent::MetadataUnread { member_id, why });
+            }
+            read.push(found);
+        }
+        read
+    }
+
+    /// Assigns if the partitions of all topics are known, or if that has taken too long.
+    pub(super) fn try_assign(&mut self, now: Now, anyway: bool) {
+        let State::Assigning { members, .. } = &self.state else {
+            return;
+        };
+        let unknown: BTreeSet<&Arc<str>> = members
+            .iter()
+            .flat_map(|m| &m.topics)
+            .filter(|topic| !self.counts.contains_key(*topic))
+            .collect();
+        if !unknown.is_empty() {
+            if !anyway {
+                return;
+            }
+            let topics = unknown.into_iter().cloned().collect();
+            self.notice(GroupEvent::TopicsUnknown { topics });
+        }
+        let State::Assigning { round, members, .. } =
+            std::mem::replace(&mut self.state, State::Stable)
+        else {
+            return;
+        };
+        let round = self.with_view(round, &members);
+        let counts = round.view.as_ref().unwrap_or(&self.counts);
+        let mut shares = Vec::new();
+        let mut size = 0;
+        for (member_id, share) in assign(round.kind, counts, &members) {
+            match encode_assignment(&share) {
+                Ok(bytes) => {
+                    size += bytes.len() + member_id.len();
+                    shares.push((member_id, bytes));
+                }
+                Err(e) => return self.fail(e),
+            }
+        }
+        match size > self.cfg.request_bytes_max {
+            true => self.fail(too_large("SyncGroup", size, self.cfg.request_bytes_max)),
+            false => self.send_sync(now, round, shares),
+        }
+    }
+
+    /// Notes from which partition counts the leader assigns.
+    pub(super) fn with_view(&self, mut round: Round, members: &[AssignMember]) -> Round {
+        let topics: BTreeSet<&Arc<str>> = members.iter().flat_map(|m| &m.topics).collect();
+        let count = |topic: &Arc<str>| self.counts.get(topic).copied().unwrap_or(0);
+        round.view = Some(topics.into_iter().map(|t| (t.clone(), count(t))).collect());
+        round
+    }
+
+    /// Whether we lead and the cluster is no longer as we assigned it.
+    pub(super) fn view_is_old(&self) -> bool {
+        let view = self.current.as_ref().and_then(|c| c.view.as_ref());
+        view.is_some_and(|view| {
+            view.iter()
+                .any(|(topic, count)| self.counts.get(topic).copied().unwrap_or(0) != *count)
+        })
+    }
+}
+
+fn generation_in(user_data: &[u8]) -> Option<i32> {
+    let bytes = user_data.first_chunk::<4>()?;
+    Some(i32::from_be_bytes(*bytes)).filter(|generation| *generation >= 0)
+}
+
+/// What a leader waits for partition counts, at most; then it assigns what it knows.
+const METADATA_WAIT: Duration = Duration::from_secs(5);

@@ -1,0 +1,556 @@
+//! The machine itself.
+
+mod beat;
+mod join;
+mod leader;
+mod leaving;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::action::{GroupAction, GroupEvent, GroupLink, MemberRef, Phase};
+use super::assign::AssignMember;
+use super::config::{AssignorKind, GroupConfig};
+use super::leases::Leases;
+use super::protocol::PROTOCOL_TYPE;
+use crate::error::{Error, ErrorKind};
+use crate::ids::{Token, TopicPartition};
+use crate::time::{Now, earliest};
+use crate::wire::{Code, Request, Response};
+
+/// One member of a classic group.
+///
+/// ```
+/// use laneway::group::{GroupAction, GroupConfig, Membership};
+/// use laneway::time::Now;
+/// let mut member = Membership::new(GroupConfig::new("billing"), Now(0));
+/// member.set_subscription(Now(0), vec!["payments".into()]);
+/// let joins = std::iter::from_fn(|| member.poll_action())
+///     .filter(|action| matches!(action, GroupAction::Send { .. }))
+///     .count();
+/// assert_eq!(joins, 1);
+/// ```
+#[derive(Debug)]
+pub struct Membership {
+    cfg: GroupConfig,
+    /// KIP-429: partitions are kept through a rebalance.
+    cooperative: bool,
+    state: State,
+    /// Empty until the coordinator gives one.
+    member_id: Arc<str>,
+    topics: BTreeSet<Arc<str>>,
+    /// The cluster as last seen.
+    counts: BTreeMap<Arc<str>, i32>,
+    leases: Leases,
+    /// What the last assignment gave us, less what has been revoked since.
+    assigned: BTreeSet<TopicPartition>,
+    /// The generation under which the leases live.
+    current: Option<Current>,
+    /// What the JoinGroup that is (or was last) out said.
+    said: Said,
+    /// Join again once nothing drains any more (KIP-429: given up, so others can have it).
+    after_drain: bool,
+    /// What the next JoinGroup gives as its reason (KIP-800).
+    reason: Option<&'static str>,
+    /// Whether the engine counts partitions for us as leader.
+    watching: bool,
+    /// A wish that came up while a join was out (KAFKA-9815: it must not get lost).
+    wish: Option<&'static str>,
+    beat: Beat,
+    /// Our session lasts at least `session_timeout` from here.
+    alive: Now,
+    /// Joins since the group was last calm.
+    tries: u32,
+    last_join: Option<Now>,
+    tokens: u64,
+    random: u64,
+    actions: VecDeque<GroupAction>,
+}
+
+/// ```text
+///  Idle --subscription--> Draining <----------------------------------+
+///                            | nothing is left that must go first     |
+///                            v                                        |
+///                         Waiting (pause between tries) <--failure--+ |
+///                            |                                      | |
+///                            v                                      | |
+///                         Joining --leader--> Assigning ------------+ |
+///                            |                    |                 | |
+///                            +----> Syncing <-----+ ----------------+ |
+///                                      |                              |
+///                                      v                              |
+///                                   Stable --rebalance, a wish, lost--+
+///  any --leave--> Leaving --> Left          any --error--> Failed
+/// ```
+#[derive(Debug)]
+enum State {
+    Idle,
+    Draining,
+    Waiting {
+        until: Now,
+    },
+    Joining {
+        token: Token,
+    },
+    Assigning {
+        round: Round,
+        members: Vec<AssignMember>,
+        until: Now,
+    },
+    Syncing {
+        token: Token,
+        sent: Now,
+        round: Round,
+    },
+    Stable,
+    Leaving {
+        until: Now,
+        leave: Leave,
+    },
+    Left,
+    Failed,
+}
+
+/// How far leaving has come.
+#[derive(Debug)]
+enum Leave {
+    /// The first join is out: only its answer tells who we are.
+    AfterJoin(Token),
+    Out(Token),
+    RetryAt(Now),
+}
+
+/// A generation on its way from JoinGroup to SyncGroup.
+#[derive(Clone, Debug)]
+struct Round {
+    generation: i32,
+    assignor: Arc<str>,
+    kind: AssignorKind,
+    leader: bool,
+    /// Leaders: the partition counts that they assign (or assigned) from.
+    view: Option<BTreeMap<Arc<str>, i32>>,
+}
+
+/// A complete generation.
+#[derive(Debug)]
+struct Current {
+    generation: i32,
+    /// Leaders: the partition counts that they assigned from.
+    view: Option<BTreeMap<Arc<str>, i32>>,
+}
+
+/// What a JoinGroup told the group.
+#[derive(Debug, Default)]
+struct Said {
+    topics: BTreeSet<Arc<str>>,
+    owned: BTreeSet<TopicPartition>,
+}
+
+/// Heartbeats: at most one out.
+#[derive(Debug)]
+struct Beat {
+    out: Option<(Token, Now, i32)>,
+    next: Now,
+    failures: u32,
+}
+
+impl Membership {
+    /// A member-to-be that does nothing until it has a subscription.
+    #[must_use]
+    pub fn new(cfg: GroupConfig, now: Now) -> Self {
+        Membership {
+            cooperative: cfg.cooperative(),
+            random: cfg.seed ^ 0x9e37_79b9_7f4a_7c15,
+            cfg,
+            state: State::Idle,
+            member_id: Arc::from(""),
+            topics: BTreeSet::new(),
+            counts: BTreeMap::new(),
+            leases: Leases::default(),
+            assigned: BTreeSet::new(),
+            current: None,
+            said: Said::default(),
+            after_drain: false,
+            reason: None,
+            watching: false,
+            wish: None,
+            beat: Beat {
+                out: None,
+                next: now,
+                failures: 0,
+            },
+            alive: now,
+            tries: 0,
+            last_join: None,
+            tokens: 0,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// The topics wanted from now on. The first call joins the group; later ones join again if
+    /// something changed, after the join that may be under way.
+    pub fn set_subscription(&mut self, now: Now, topics: Vec<Arc<str>>) {
+        let topics: BTreeSet<_> = topics.into_iter().collect();
+        if topics == self.topics {
+            return;
+        }
+        self.topics = topics;
+        match self.state {
+            State::Draining => self.try_join(now),
+            State::Idle | State::Stable => self.rejoin(now, "the subscription changed"),
+            // Under way: `complete` compares with what the join said.
+            _ => {}
+        }
+    }
+
+    /// The partition counts of all topics subscribed and [watched](GroupAction::Watch), from one
+    /// view of the cluster; 0 for a topic that does not exist.
+    pub fn set_partitions(&mut self, now: Now, counts: BTreeMap<Arc<str>, i32>) {
+        if counts == self.counts {
+            return;
+        }
+        self.counts = counts;
+        match &self.state {
+            State::Assigning { .. } => self.try_assign(now, false),
+            State::Stable if self.view_is_old() => self.rejoin(now, "the cluster changed"),
+            _ => {}
+        }
+    }
+
+    /// The answer to a [`GroupAction::Send`], or a retriable error where none came.
+    pub fn handle_response(&mut self, now: Now, token: Token, result: Result<Response, Error>) {
+        if let Some((out, sent, generation)) = self.beat.out
+            && out == token
+        {
+            self.beat.out = None;
+            return self.heartbeat_answered(now, sent, generation, result);
+        }
+        match &self.state {
+            State::Joining { token: out } if *out == token => match result {
+                Ok(Response::JoinGroup(answer)) => self.joined(now, answer),
+                Ok(_) => self.fail(Error::bug("JoinGroup got the answer to another request")),
+                Err(e) => self.unanswered(now, e),
+            },
+            State::Syncing {
+                token: out,
+                sent,
+                round,
+            } if *out == token => {
+                let (sent, round) = (*sent, round.clone());
+                match result {
+                    Ok(Response::SyncGroup(answer)) => self.synced(now, sent, round, answer),
+                    Ok(_) => self.fail(Error::bug("SyncGroup got the answer to another request")),
+                    Err(e) => self.unanswered(now, e),
+                }
+            }
+            State::Leaving { .. } => self.leave_answered(now, token, result),
+            // Of a request that is no longer wanted.
+            _ => {}
+        }
+    }
+
+    /// These were revoked, have drained, and what could be committed for them is; or their
+    /// deadline passed.
+    pub fn released(&mut self, now: Now, partitions: &[TopicPartition]) {
+        let mut again = Vec::new();
+        for tp in partitions {
+            // Given back to us while it drained: a lease of its own (KAFKA-14639).
+            if self.leases.release(tp) && self.assigned.contains(tp) && self.current.is_some() {
+                again.push(tp.clone());
+            }
+        }
+        self.grant(&again);
+        self.drained(now);
+    }
+
+    /// Leaves the group; what is still ours is lost. Ends in [`GroupAction::Left`] within
+    /// [`leave_timeout`](GroupConfig::leave_timeout).
+    pub fn leave(&mut self, now: Now) {
+        if matches!(
+            self.state,
+            State::Leaving { .. } | State::Left | State::Failed
+        ) {
+            return;
+        }
+        self.lose_leases();
+        self.beat.out = None;
+        let until = now + self.cfg.leave_timeout;
+        let known = !self.member_id.is_empty();
+        match self.state {
+            // A static member keeps its place for its next life.
+            _ if self.cfg.instance_id.is_some() => self.end(),
+            _ if known => self.send_leave(now, until),
+            State::Joining { token } => {
+                let leave = Leave::AfterJoin(token);
+                self.state = State::Leaving { until, leave };
+            }
+            _ => self.end(),
+        }
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Now) {
+        if self.session_until().is_some_and(|until| until <= now) {
+            self.notice(GroupEvent::SessionExpired);
+            self.lose(now, false);
+        }
+        let overdue = self.leases.overdue(now);
+        if !overdue.is_empty() {
+            self.notice(GroupEvent::RevokeOverdue {
+                partitions: overdue.clone(),
+            });
+            self.actions.push_back(GroupAction::Lost {
+                partitions: overdue,
+            });
+            self.drained(now);
+        }
+        match &self.state {
+            State::Waiting { until } if *until <= now => self.send_join(now),
+            State::Assigning { until, .. } if *until <= now => self.try_assign(now, true),
+            State::Leaving { until, .. } if *until <= now => {
+                self.notice(GroupEvent::LeaveAbandoned);
+                self.end();
+            }
+            State::Leaving {
+                until,
+                leave: Leave::RetryAt(at),
+            } if *at <= now => {
+                self.send_leave(now, *until);
+            }
+            _ => {}
+        }
+        if self.beat.out.is_none() && self.beat.next <= now && self.beat_generation().is_some() {
+            self.send_heartbeat(now);
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Now> {
+        let of_state = match &self.state {
+            State::Waiting { until } | State::Assigning { until, .. } => Some(*until),
+            State::Leaving {
+                until,
+                leave: Leave::RetryAt(at),
+            } => Some(*at.min(until)),
+            State::Leaving { until, .. } => Some(*until),
+            _ => None,
+        };
+        let beats = self.beat.out.is_none() && self.beat_generation().is_some();
+        let deadline = earliest(of_state, beats.then_some(self.beat.next));
+        let deadline = earliest(deadline, self.leases.next_overdue());
+        earliest(deadline, self.session_until())
+    }
+
+    /// What to do next, oldest first.
+    pub fn poll_action(&mut self) -> Option<GroupAction> {
+        self.actions.pop_front()
+    }
+
+    /// Whom commits name: none before the first assignment and after a loss.
+    #[must_use]
+    pub fn member(&self) -> Option<MemberRef> {
+        let current = self.current.as_ref()?;
+        Some(MemberRef {
+            member_id: self.member_id.clone(),
+            generation: current.generation,
+            instance_id: self.cfg.instance_id.clone(),
+        })
+    }
+
+    /// Until when, by our own clock, the coordinator surely still counts us in. None while
+    /// nothing is ours.
+    #[must_use]
+    pub fn session_until(&self) -> Option<Now> {
+        let held = self.current.is_some() && !self.leases.is_empty();
+        held.then(|| self.alive + self.cfg.session_timeout)
+    }
+
+    /// What is ours, in order: also what drains.
+    pub fn owned(&self) -> impl Iterator<Item = &TopicPartition> {
+        self.leases.all()
+    }
+
+    /// Where the membership stands.
+    #[must_use]
+    pub fn state(&self) -> Phase {
+        match self.state {
+            State::Idle => Phase::Idle,
+            State::Draining => Phase::Draining,
+            State::Waiting { .. } => Phase::Waiting,
+            State::Joining { .. } => Phase::Joining,
+            State::Assigning { .. } => Phase::Assigning,
+            State::Syncing { .. } => Phase::Syncing,
+            State::Stable => Phase::Stable,
+            State::Leaving { .. } => Phase::Leaving,
+            State::Left => Phase::Left,
+            State::Failed => Phase::Failed,
+        }
+    }
+
+    /// Joins again, now or after what is out.
+    fn rejoin(&mut self, now: Now, reason: &'static str) {
+        match self.state {
+            State::Idle | State::Stable => {}
+            _ => {
+                self.wish = Some(reason);
+                return;
+            }
+        }
+        self.wish = None;
+        if self.last_join.is_some() {
+            self.notice(GroupEvent::Rejoining { reason });
+            self.reason = Some(reason);
+        }
+        let topics = self.topics.clone();
+        let cooperative = self.cooperative;
+        self.revoke(now, |tp| !cooperative || !topics.contains(&tp.topic));
+        self.try_join(now);
+    }
+
+    /// Goes on where a drain held something up.
+    fn drained(&mut self, now: Now) {
+        match self.state {
+            State::Draining => self.try_join(now),
+            State::Stable if self.after_drain && self.leases.draining().next().is_none() => {
+                self.rejoin(now, "revoked partitions were given back");
+            }
+            _ => {}
+        }
+    }
+
+    fn grant(&mut self, partitions: &[TopicPartition]) {
+        let partitions = self.leases.grant(partitions);
+        if !partitions.is_empty() {
+            self.actions.push_back(GroupAction::Granted { partitions });
+        }
+    }
+
+    fn revoke(&mut self, now: Now, goes: impl Fn(&TopicPartition) -> bool) {
+        self.assigned.retain(|tp| !goes(tp));
+        let deadline = now + self.cfg.drain_timeout;
+        // Past the deadline the last commit has half of what is left; then we go on without.
+        let rest = self
+            .cfg
+            .rebalance_timeout
+            .saturating_sub(self.cfg.drain_timeout);
+        let partitions = self.leases.revoke(deadline + rest / 2, goes);
+        if !partitions.is_empty() {
+            self.actions.push_back(GroupAction::Revoke {
+                partitions,
+                deadline,
+            });
+        }
+    }
+
+    /// The coordinator does not count us in: all is lost, and we come back as if new.
+    fn expelled(&mut self, now: Now, code: Code) {
+        self.notice(GroupEvent::Expelled { code });
+        let forgotten = code == Code::UNKNOWN_MEMBER_ID;
+        if let State::Joining { .. } | State::Assigning { .. } | State::Syncing { .. } = self.state
+        {
+            self.state = State::Stable; // that round is over
+        }
+        self.lose(now, forgotten);
+    }
+
+    /// All is lost; joins again unless a join is out, whose answer will tell.
+    fn lose(&mut self, now: Now, forget_id: bool) {
+        self.lose_leases();
+        self.beat.out = None;
+        if forget_id {
+            self.member_id = Arc::from("");
+        }
+        match self.state {
+            State::Stable | State::Draining | State::Waiting { .. } => self.try_join(now),
+            _ => {}
+        }
+    }
+
+    fn lose_leases(&mut self) {
+        let partitions = self.leases.clear();
+        self.assigned.clear();
+        self.current = None;
+        self.after_drain = false;
+        if !partitions.is_empty() {
+            self.actions.push_back(GroupAction::Lost { partitions });
+        }
+    }
+
+    fn refusal(&self, code: Code, what: &str) -> Error {
+        let group = &self.cfg.group;
+        let ours: Vec<_> = self.cfg.assignors.iter().map(|a| a.name()).collect();
+        let hint = match code {
+            Code::INCONSISTENT_GROUP_PROTOCOL => format!(
+                "; we offer the assignors [{}] of type {PROTOCOL_TYPE}, the group's members offer \
+                 others: list one that all of them have",
+                ours.join(", ")
+            ),
+            _ => String::new(),
+        };
+        let message = format!("{what} {group} failed with {}{hint}", code.describe());
+        Error::new(ErrorKind::Broker, message).with_code(code.0)
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.lose_leases();
+        self.beat.out = None;
+        self.state = State::Failed;
+        self.actions.push_back(GroupAction::Fatal(error));
+    }
+
+    fn send(&mut self, link: GroupLink, request: Request, timeout: Duration) -> Token {
+        let token = Token(self.tokens);
+        self.tokens += 1;
+        self.actions.push_back(GroupAction::Send {
+            token,
+            link,
+            request,
+            timeout,
+        });
+        token
+    }
+
+    fn notice(&mut self, event: GroupEvent) {
+        self.actions.push_back(GroupAction::Notice(event));
+    }
+
+    /// How long the coordinator may park a join or a sync, and a little for the way.
+    fn parked_timeout(&self) -> Duration {
+        self.cfg.rebalance_timeout.saturating_add(PARKED_MARGIN)
+    }
+
+    /// The pause after `failures` earlier ones: doubled each time, give or take a fifth.
+    fn pause(&mut self, failures: u32) -> Duration {
+        let doubled = self.cfg.retry_backoff.saturating_mul(1 << failures.min(16));
+        // splitmix64
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let percent = 80 + u32::try_from((z >> 33) % 41).unwrap_or(0);
+        doubled.min(self.cfg.retry_backoff_max) / 100 * percent
+    }
+}
+
+/// Whether the coordinator is (or may be) elsewhere: only these say so, whatever else an answer
+/// complains of.
+fn moved(code: Code) -> bool {
+    matches!(
+        code,
+        Code::COORDINATOR_LOAD_IN_PROGRESS
+            | Code::COORDINATOR_NOT_AVAILABLE
+            | Code::NOT_COORDINATOR
+    )
+}
+
+fn too_large(request: &str, size: usize, max: usize) -> Error {
+    Error::misuse(format!(
+        "{request} would take {size} bytes, above request_bytes_max of {max}: subscribe fewer \
+         topics, or raise it here and socket.request.max.bytes on the brokers"
+    ))
+}
+
+/// As in Kafka's own client: answers to parked requests may come that late.
+const PARKED_MARGIN: Duration = Duration::from_secs(5);
