@@ -87,3 +87,6 @@ fn in_order<'a>(members: &[&'a AssignMember]) -> Vec<&'a AssignMember> {
     });
     sorted
 }
+
+#[cfg(test)]
+mod tests;
