@@ -40,6 +40,9 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * digits (so "x" alone is empty); headers are "-" for none, else NAME=VALUE joined by commas.
  */
 public final class Agent {
+    /** Of each topic that "numbered" wrote to: each key's next sequence number. */
+    private static final Map<String, int[]> SEQUENCES = new HashMap<>();
+
     /** One command may take this long at the broker. */
     private static final int REQUEST_MS = 60_000;
 
@@ -220,7 +223,7 @@ public final class Agent {
         Properties p = producing(bootstrap);
         p.put("linger.ms", "20");
         Random random = new Random(seed);
-        int[] sequence = new int[keys];
+        int[] sequence = SEQUENCES.computeIfAbsent(topic, t -> new int[keys]); // goes on where an earlier call ended
         List<Future<RecordMetadata>> acks = new ArrayList<>(n);
         try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(p)) {
             for (int i = 0; i < n; i++) {
@@ -326,7 +329,8 @@ public final class Agent {
             while (true) {
                 var polled = consumer.poll(Duration.ofMillis(200));
                 for (ConsumerRecord<byte[], byte[]> r : polled) {
-                    out.print("record ");
+                    java.time.Instant now = java.time.Instant.now();
+                    out.print("record " + (now.getEpochSecond() * 1_000_000_000L + now.getNano()) + " ");
                     print(r.partition(), r.offset(), r.timestamp(), r.key(), r.value(), r.headers());
                 }
                 out.flush();

@@ -184,6 +184,21 @@ pub fn nothing_lost(lives: &[Life], expected: &[(u32, u32)]) -> Result<(), Strin
     ))
 }
 
+/// No record was handled more than once over all lives.
+pub fn nothing_twice(lives: &[Life]) -> Result<(), String> {
+    let mut seen = HashMap::new();
+    for (number, life) in lives.iter().enumerate() {
+        for handling in &life.handlings {
+            if let Some(before) = seen.insert((handling.partition, handling.offset), number) {
+                return Err(format!(
+                    "handled in life {before}, and in {number}: {handling:?}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Within a life each key's records ran one at a time, each the next of the one before.
 pub fn in_order_within(life: &Life) -> Result<(), String> {
     let mut last: HashMap<u32, &Handling> = HashMap::new();
@@ -414,6 +429,16 @@ mod tests {
         let mut unfinished = life(0, 5);
         unfinished.handlings[4].end = None;
         assert!(nothing_lost(&[unfinished], &[(1, 5)]).is_err());
+    }
+
+    #[test]
+    fn a_repeated_record_is_found() {
+        nothing_twice(&[life(0, 3), life(3, 6)]).unwrap();
+        assert!(
+            nothing_twice(&[life(0, 4), life(3, 6)])
+                .unwrap_err()
+                .contains("life 0, and in 1")
+        );
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! A Kafka to test against: one that runs already, or one started here from its jars.
 
-use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,7 +11,8 @@ use std::{env, hash};
 
 use crate::agent::Agent;
 use crate::jars::Jars;
-use crate::process::{self, Process};
+use crate::node::{self, Node};
+use crate::process;
 use crate::runner::Missing;
 
 /// A running Kafka. Dropping it kills the nodes that it started.
@@ -24,13 +24,6 @@ pub struct Kafka {
     /// Empty when the cluster is not ours.
     nodes: Mutex<Vec<Node>>,
     agent: Mutex<Option<Agent>>,
-}
-
-#[derive(Debug)]
-struct Node {
-    id: usize,
-    port: u16,
-    process: Option<Process>,
 }
 
 /// What a test may ask of [`Kafka::start`].
@@ -102,7 +95,7 @@ impl Kafka {
             if node.process.is_some() {
                 return Err(format!("node {id} runs already"));
             }
-            node.process = Some(spawn_node(&self.jars, &self.folder, id)?);
+            node.process = Some(node::spawn(&self.jars, &self.folder, id)?);
             Ok(())
         })?;
         self.wait_until_ready()
@@ -209,29 +202,10 @@ impl Kafka {
         static CLUSTERS: AtomicU32 = AtomicU32::new(0);
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         let folder = process::scratch_folder(&format!("kafka-{number}"))?;
-        let ports = free_ports(2 * settings.nodes)?;
-        let (ports, controllers) = ports.split_at(settings.nodes);
-        for (i, &port) in ports.iter().enumerate() {
-            let id = i + 1;
-            let mut text = properties(id, &folder, ports, controllers, port);
-            for (name, value) in &settings.properties {
-                text.push_str(&format!("{name}={value}\n"));
-            }
-            write(&folder.join(format!("{id}.properties")), &text)?;
-        }
-        format_storage(jars, &folder, settings.nodes)?;
-        let mut nodes = Vec::new();
-        for (i, &port) in ports.iter().enumerate() {
-            let process = Some(spawn_node(jars, &folder, i + 1)?);
-            nodes.push(Node {
-                id: i + 1,
-                port,
-                process,
-            });
-        }
-        let addresses: Vec<String> = ports
+        let nodes = node::start_all(jars, &folder, settings.nodes, &settings.properties)?;
+        let addresses: Vec<String> = nodes
             .iter()
-            .map(|port| format!("127.0.0.1:{port}"))
+            .map(|node| format!("127.0.0.1:{}", node.port))
             .collect();
         let kafka = Self {
             jars: jars.clone(),
@@ -377,118 +351,9 @@ fn jars() -> Result<Jars, String> {
     JARS.get_or_init(Jars::asked).clone()
 }
 
-fn spawn_node(jars: &Jars, folder: &Path, id: usize) -> Result<Process, String> {
-    let log = folder.join(format!("{id}.log"));
-    let open = || File::options().create(true).append(true).open(&log);
-    let log_error = |e| format!("{}: {e}", log.display());
-    let mut command = jars.java("512m", &["-Xms128m"], "kafka.Kafka")?;
-    command
-        .arg(folder.join(format!("{id}.properties")))
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .stdout(open().map_err(log_error)?)
-        .stderr(open().map_err(log_error)?);
-    Process::spawn(format!("node {id}"), &mut command)
-}
-
-/// All nodes at once: a JVM each, and they wait for nobody.
-fn format_storage(jars: &Jars, folder: &Path, nodes: usize) -> Result<(), String> {
-    let mut running = Vec::new();
-    for id in 1..=nodes {
-        let log = folder.join(format!("format-{id}.log"));
-        let out = File::create(&log).map_err(|e| format!("{}: {e}", log.display()))?;
-        let err = out
-            .try_clone()
-            .map_err(|e| format!("{}: {e}", log.display()))?;
-        let mut command = jars.java(
-            "128m",
-            &["-XX:TieredStopAtLevel=1"],
-            "kafka.tools.StorageTool",
-        )?;
-        command
-            .args(["format", "-t", CLUSTER_ID, "-c"])
-            .arg(folder.join(format!("{id}.properties")))
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err);
-        running.push((
-            Process::spawn(format!("format of node {id}"), &mut command)?,
-            log,
-        ));
-    }
-    for (mut process, log) in running {
-        if !process.wait(READY_LIMIT)?.success() {
-            return Err(format!(
-                "the storage could not be formatted:\n{}",
-                process::tail(&log)
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Ports of nodes that are started again must stay below 32768: above it a node's own outgoing
-/// connections may take the port while it is down.
-fn free_ports(n: usize) -> Result<Vec<u16>, String> {
-    let mut held = Vec::new();
-    let mut ports = Vec::new();
-    for _ in 0..PORT_ATTEMPTS {
-        let port = PORT_MIN + (random() % u64::from(PORT_MAX - PORT_MIN)) as u16;
-        // Held until all are found, so that none is found twice.
-        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            held.push(listener);
-            ports.push(port);
-            if ports.len() == n {
-                return Ok(ports);
-            }
-        }
-    }
-    Err(format!(
-        "no {n} free ports between {PORT_MIN} and {PORT_MAX}"
-    ))
-}
-
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     use hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Instant::now())
-}
-
-fn properties(id: usize, folder: &Path, ports: &[u16], controllers: &[u16], port: u16) -> String {
-    let controller = controllers[id - 1];
-    let voters: Vec<String> = controllers
-        .iter()
-        .enumerate()
-        .map(|(i, port)| format!("{}@127.0.0.1:{port}", i + 1))
-        .collect();
-    let voters = voters.join(",");
-    let copies = ports.len().min(COPIES_MAX);
-    let in_sync = if ports.len() >= COPIES_MAX { 2 } else { 1 };
-    let data = folder.join(format!("data-{id}"));
-    let data = data.display();
-    format!(
-        "process.roles=broker,controller\n\
-         node.id={id}\n\
-         controller.quorum.voters={voters}\n\
-         controller.listener.names=CONTROLLER\n\
-         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
-         advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n\
-         listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
-         log.dirs={data}\n\
-         default.replication.factor={copies}\n\
-         min.insync.replicas={in_sync}\n\
-         offsets.topic.replication.factor={copies}\n\
-         offsets.topic.num.partitions=4\n\
-         transaction.state.log.replication.factor={copies}\n\
-         transaction.state.log.min.isr={in_sync}\n\
-         transaction.state.log.num.partitions=4\n\
-         group.initial.rebalance.delay.ms=0\n\
-         group.min.session.timeout.ms=1000\n\
-         num.network.threads=2\n\
-         num.io.threads=2\n\
-         log.cleaner.backoff.ms=500\n\
-         log.retention.check.interval.ms=2000\n\
-         auto.create.topics.enable=false\n"
-    )
 }
 
 fn tool_class(name: &str) -> Option<&'static str> {
@@ -507,16 +372,8 @@ fn tool_class(name: &str) -> Option<&'static str> {
     })
 }
 
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-const CLUSTER_ID: &str = "MkU3OEVBNTcwNTJENDM2Qg";
-const COPIES_MAX: usize = 3;
+pub(crate) const COPIES_MAX: usize = 3;
 const START_ATTEMPTS: u32 = 3;
-const PORT_MIN: u16 = 15_000;
-const PORT_MAX: u16 = 32_000;
-const PORT_ATTEMPTS: usize = 1000;
-const READY_LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const READY_LIMIT: Duration = Duration::from_secs(120);
 const ASK_LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(50);

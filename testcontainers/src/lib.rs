@@ -29,6 +29,7 @@ pub mod handlings;
 pub mod jars;
 pub mod kafka;
 pub mod member;
+mod node;
 pub mod process;
 pub mod runner;
 

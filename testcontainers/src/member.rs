@@ -1,26 +1,29 @@
-//! Members of a group that are not ours: Kafka's own Java consumer, and librdkafka through kcat.
+//! Members of a group as processes: Kafka's own Java consumer, librdkafka through kcat, and ours.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Kafka;
+use crate::handlings::{Handling, Life, Numbered};
 use crate::kafka::unique;
 use crate::process::{self, Process};
 use crate::runner::Missing;
 
 /// A member process and the lines that it has printed.
 ///
-/// Both kinds print `record PARTITION OFFSET ...` for what they were given; Java's prints
-/// `assigned`, `revoked` and `lost` with partitions too, and `closed` when it has left in order.
+/// librdkafka's prints `record PARTITION OFFSET KEY VALUE` for what it was given; Java's puts the
+/// machine's nanoseconds before the partition. Java's and ours print `assigned`, `revoked` and
+/// `lost` with partitions too, and `closed` when they have left in order. What ours handled stands
+/// in its log.
 #[derive(Debug)]
 pub struct Member {
     process: Process,
-    /// Java's: it closes when this does.
+    /// Java's and ours: they close when this does.
     stdin: Option<ChildStdin>,
     lines: Arc<Mutex<Vec<String>>>,
     log: PathBuf,
@@ -51,6 +54,24 @@ impl Member {
         }
         command.args(["-G", group, topic]);
         Self::spawn("kcat-member", command)
+    }
+
+    /// Ours: `program` is `src/bin/member.rs`, `log` a new file for [`crate::handlings`], and the
+    /// settings are `name=value` as its documentation lists them.
+    pub fn ours(
+        program: &str,
+        kafka: &Kafka,
+        group: &str,
+        topic: &str,
+        log: &Path,
+        settings: &[String],
+    ) -> Result<Self, String> {
+        let mut command = Command::new(program);
+        command
+            .args([kafka.bootstrap(), group, topic])
+            .arg(log)
+            .args(settings);
+        Self::spawn("our-member", command)
     }
 
     /// The lines until now.
@@ -95,8 +116,74 @@ impl Member {
         Ok(())
     }
 
+    /// What Java's was given, as a life: each record starts and ends when it is printed, which is
+    /// before its commit.
+    pub fn java_life(&self) -> Result<Life, String> {
+        let record = |line: &String| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let [
+                "record",
+                nanos,
+                partition,
+                offset,
+                _time,
+                _key,
+                value,
+                _headers,
+            ] = fields[..]
+            else {
+                return None;
+            };
+            let start = nanos.parse().ok()?;
+            Some(Handling {
+                partition: partition.parse().ok()?,
+                offset: offset.parse().ok()?,
+                record: Numbered::of(&unhex(value)?)?,
+                start,
+                end: Some(start),
+            })
+        };
+        self.life("Java", record)
+    }
+
+    /// What librdkafka's was given. kcat does not say when: only what is there counts.
+    pub fn kcat_life(&self) -> Result<Life, String> {
+        let record = |line: &String| {
+            let mut fields = line.splitn(5, ' ');
+            let (_record, partition, offset, _key) = (
+                fields.next()?,
+                fields.next()?,
+                fields.next()?,
+                fields.next()?,
+            );
+            Some(Handling {
+                partition: partition.parse().ok()?,
+                offset: offset.parse().ok()?,
+                record: Numbered::of(fields.next()?.as_bytes())?,
+                start: 0,
+                end: Some(0),
+            })
+        };
+        self.life("kcat", record)
+    }
+
+    fn life(
+        &self,
+        who: &str,
+        record: impl Fn(&String) -> Option<Handling>,
+    ) -> Result<Life, String> {
+        let lines = self.lines();
+        let records = lines.iter().filter(|line| line.starts_with("record "));
+        let handlings: Result<_, _> = records
+            .map(|line| record(line).ok_or_else(|| format!("{who} says {line:?}")))
+            .collect();
+        Ok(Life {
+            handlings: handlings?,
+        })
+    }
+
     /// Leaves the group in order; returns all of its lines.
-    pub fn close(mut self) -> Result<Vec<String>, String> {
+    pub fn close(&mut self) -> Result<Vec<String>, String> {
         match self.stdin.take() {
             Some(stdin) => drop(stdin),
             None => self.process.signal("TERM")?,
@@ -118,7 +205,7 @@ impl Member {
             .stdout(Stdio::piped())
             .stderr(stderr);
         let mut process = Process::spawn(name, &mut command)?;
-        let stdin = process.take_stdin().filter(|_| name == "java-member");
+        let stdin = process.take_stdin().filter(|_| name != "kcat-member");
         let stdout = process.take_stdout().ok_or("a member without output")?;
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
@@ -156,6 +243,15 @@ pub fn kcat_is_there() -> Result<(), Missing> {
             "not on the PATH (Debian package kcat)".to_owned(),
         )),
     }
+}
+
+/// The agent's bytes: `x` and hex digits.
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.strip_prefix('x')?;
+    let pairs = (0..digits.len()).step_by(2);
+    pairs
+        .map(|i| u8::from_str_radix(digits.get(i..i + 2)?, 16).ok())
+        .collect()
 }
 
 const CLOSE_LIMIT: Duration = Duration::from_secs(30);

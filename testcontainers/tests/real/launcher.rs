@@ -1,55 +1,39 @@
-//! What is shown on a real Kafka.
+//! The tools of these tests themselves behave as the other tests take for granted.
 
-use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use laneway_testcontainers::handlings;
 use laneway_testcontainers::kafka::{self, Kafka};
-use laneway_testcontainers::member::{self, Member};
-use laneway_testcontainers::runner::{self, Test};
+use laneway_testcontainers::member::Member;
+use laneway_testcontainers::runner::Test;
 
-fn main() -> ExitCode {
-    runner::main(&[
-        test(
-            "kafka_starts_and_its_tools_agree_with_the_agent",
-            kafka_starts_and_its_tools_agree_with_the_agent,
-        ),
+use crate::{WAIT, test, with_kcat};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        test("kafka_starts_and_its_tools_agree_with_the_agent", agreement),
         test(
             "a_killed_node_comes_back_with_its_data",
-            a_killed_node_comes_back_with_its_data,
+            a_killed_node_comes_back,
         ),
-        Test {
-            needs: member::kcat_is_there,
-            ..test(
-                "members_of_java_and_librdkafka_share_a_group",
-                members_of_java_and_librdkafka_share_a_group,
-            )
-        },
-    ])
+        with_kcat(
+            "java_and_librdkafka_share_a_group",
+            foreign_members_share_a_group,
+        ),
+    ]
 }
 
-fn test(name: &'static str, run: fn()) -> Test {
-    Test {
-        name,
-        needs: kafka::any,
-        limit: TEST_LIMIT,
-        run,
-    }
-}
-
-fn kafka_starts_and_its_tools_agree_with_the_agent() {
+fn agreement() {
     let kafka = Kafka::shared();
     let topic = kafka.topic("agree", 3).unwrap();
-    let told = kafka.ask(&format!("every-codec {topic} 30 1")).unwrap();
+    let mut told = kafka.ask(&format!("every-codec {topic} 30 1")).unwrap();
+    assert_eq!(told.len(), 150);
     let mut read = kafka
         .ask(&format!("read {topic} read_uncommitted"))
         .unwrap();
-    assert_eq!(told.len(), 150);
+    told.sort();
     read.sort();
-    let mut sorted = told.clone();
-    sorted.sort();
-    assert_eq!(read, sorted);
+    assert_eq!(read, told);
     let offsets = kafka.tool("get-offsets", &["--topic", &topic]).unwrap();
     let offsets = String::from_utf8_lossy(&offsets.stdout).into_owned();
     for (partition, low, high) in kafka.ends(&topic).unwrap() {
@@ -63,7 +47,7 @@ fn kafka_starts_and_its_tools_agree_with_the_agent() {
     }
 }
 
-fn a_killed_node_comes_back_with_its_data() {
+fn a_killed_node_comes_back() {
     let kafka = Kafka::start(3).unwrap();
     let topic = kafka.topic("killed", 3).unwrap();
     kafka.ask(&format!("numbered {topic} 300 10 20 1")).unwrap();
@@ -82,18 +66,13 @@ fn a_killed_node_comes_back_with_its_data() {
     assert_eq!(records, 600);
 }
 
-/// The foreign members behave as the mixed-group tests take for granted.
-fn members_of_java_and_librdkafka_share_a_group() {
+fn foreign_members_share_a_group() {
     let kafka = Kafka::shared();
     let topic = kafka.topic("foreign", 4).unwrap();
     let group = kafka::unique("foreign");
-    let expected = handlings::expected(
-        &kafka
-            .ask(&format!("numbered {topic} 1000 20 20 1"))
-            .unwrap(),
-    )
-    .unwrap();
-    assert_eq!(expected.iter().map(|(_, count)| count).sum::<u32>(), 1000);
+    kafka
+        .ask(&format!("numbered {topic} 1000 20 20 1"))
+        .unwrap();
     let mut java = Member::java(kafka, &group, &topic, "range").unwrap();
     java.wait_for("all records", WAIT, |lines| {
         lines.iter().filter(|l| l.starts_with("record")).count() == 1000
@@ -103,7 +82,7 @@ fn members_of_java_and_librdkafka_share_a_group() {
     java.wait_for("half the partitions", WAIT, |lines| {
         lines
             .iter()
-            .any(|l| l == "assigned 0 1" || l == "assigned 2 3")
+            .any(|line| line == "assigned 0 1" || line == "assigned 2 3")
     })
     .unwrap();
     kafka
@@ -122,6 +101,7 @@ fn members_of_java_and_librdkafka_share_a_group() {
         thread::sleep(Duration::from_millis(50));
     }
     kcat.close().unwrap();
+    assert!(java.java_life().unwrap().handlings.len() >= 1000);
     assert!(java.close().unwrap().iter().any(|line| line == "closed"));
     let ends: Vec<(i32, i64)> = kafka
         .ends(&topic)
@@ -131,8 +111,3 @@ fn members_of_java_and_librdkafka_share_a_group() {
         .collect();
     assert_eq!(kafka.committed(&group, &topic).unwrap(), ends);
 }
-
-/// One step of a group: a join, a rebalance, some records.
-const WAIT: Duration = Duration::from_secs(60);
-/// A Kafka of three nodes takes most of it, on two busy cores.
-const TEST_LIMIT: Duration = Duration::from_secs(300);

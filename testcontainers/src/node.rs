@@ -1,0 +1,169 @@
+//! The nodes of a cluster of ours: their settings, storage, ports and processes.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::jars::Jars;
+use crate::kafka::{COPIES_MAX, READY_LIMIT, random};
+use crate::process::{self, Process};
+
+/// One node, which is a broker and a controller.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// From 1.
+    pub(crate) id: usize,
+    pub(crate) port: u16,
+    /// None while it is down.
+    pub(crate) process: Option<Process>,
+}
+
+/// Nodes 1 to `n` on fresh storage under `folder`; they run, but may not answer yet.
+pub(crate) fn start_all(
+    jars: &Jars,
+    folder: &Path,
+    n: usize,
+    more: &[(&'static str, String)],
+) -> Result<Vec<Node>, String> {
+    let ports = free_ports(2 * n)?;
+    let (ports, controllers) = ports.split_at(n);
+    for (i, &port) in ports.iter().enumerate() {
+        let id = i + 1;
+        let mut text = properties(id, folder, ports, controllers, port);
+        for (name, value) in more {
+            text.push_str(&format!("{name}={value}\n"));
+        }
+        write(&folder.join(format!("{id}.properties")), &text)?;
+    }
+    format_storage(jars, folder, n)?;
+    let mut nodes = Vec::new();
+    for (i, &port) in ports.iter().enumerate() {
+        let id = i + 1;
+        nodes.push(Node {
+            id,
+            port,
+            process: Some(spawn(jars, folder, id)?),
+        });
+    }
+    Ok(nodes)
+}
+
+/// One node on its storage.
+pub(crate) fn spawn(jars: &Jars, folder: &Path, id: usize) -> Result<Process, String> {
+    let log = folder.join(format!("{id}.log"));
+    let open = || File::options().create(true).append(true).open(&log);
+    let log_error = |e| format!("{}: {e}", log.display());
+    let mut command = jars.java("512m", &["-Xms128m"], "kafka.Kafka")?;
+    command
+        .arg(folder.join(format!("{id}.properties")))
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(open().map_err(log_error)?)
+        .stderr(open().map_err(log_error)?);
+    Process::spawn(format!("node {id}"), &mut command)
+}
+
+/// All nodes at once: a JVM each, and they wait for nobody.
+fn format_storage(jars: &Jars, folder: &Path, nodes: usize) -> Result<(), String> {
+    let mut running = Vec::new();
+    for id in 1..=nodes {
+        let log = folder.join(format!("format-{id}.log"));
+        let out = File::create(&log).map_err(|e| format!("{}: {e}", log.display()))?;
+        let err = out
+            .try_clone()
+            .map_err(|e| format!("{}: {e}", log.display()))?;
+        let mut command = jars.java(
+            "128m",
+            &["-XX:TieredStopAtLevel=1"],
+            "kafka.tools.StorageTool",
+        )?;
+        command
+            .args(["format", "-t", CLUSTER_ID, "-c"])
+            .arg(folder.join(format!("{id}.properties")))
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err);
+        running.push((
+            Process::spawn(format!("format of node {id}"), &mut command)?,
+            log,
+        ));
+    }
+    for (mut process, log) in running {
+        if !process.wait(READY_LIMIT)?.success() {
+            return Err(format!(
+                "the storage could not be formatted:\n{}",
+                process::tail(&log)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Ports of nodes that are started again must stay below 32768: above it a node's own outgoing
+/// connections may take the port while it is down.
+fn free_ports(n: usize) -> Result<Vec<u16>, String> {
+    let mut held = Vec::new();
+    let mut ports = Vec::new();
+    for _ in 0..PORT_ATTEMPTS {
+        let port = PORT_MIN + (random() % u64::from(PORT_MAX - PORT_MIN)) as u16;
+        // Held until all are found, so that none is found twice.
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            held.push(listener);
+            ports.push(port);
+            if ports.len() == n {
+                return Ok(ports);
+            }
+        }
+    }
+    Err(format!(
+        "no {n} free ports between {PORT_MIN} and {PORT_MAX}"
+    ))
+}
+
+fn properties(id: usize, folder: &Path, ports: &[u16], controllers: &[u16], port: u16) -> String {
+    let controller = controllers[id - 1];
+    let voters: Vec<String> = controllers
+        .iter()
+        .enumerate()
+        .map(|(i, port)| format!("{}@127.0.0.1:{port}", i + 1))
+        .collect();
+    let voters = voters.join(",");
+    let copies = ports.len().min(COPIES_MAX);
+    let in_sync = if ports.len() >= COPIES_MAX { 2 } else { 1 };
+    let data = folder.join(format!("data-{id}"));
+    let data = data.display();
+    format!(
+        "process.roles=broker,controller\n\
+         node.id={id}\n\
+         controller.quorum.voters={voters}\n\
+         controller.listener.names=CONTROLLER\n\
+         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
+         advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n\
+         listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
+         log.dirs={data}\n\
+         default.replication.factor={copies}\n\
+         min.insync.replicas={in_sync}\n\
+         offsets.topic.replication.factor={copies}\n\
+         offsets.topic.num.partitions=4\n\
+         transaction.state.log.replication.factor={copies}\n\
+         transaction.state.log.min.isr={in_sync}\n\
+         transaction.state.log.num.partitions=4\n\
+         group.initial.rebalance.delay.ms=0\n\
+         group.min.session.timeout.ms=1000\n\
+         num.network.threads=2\n\
+         num.io.threads=2\n\
+         log.cleaner.backoff.ms=500\n\
+         log.retention.check.interval.ms=2000\n\
+         auto.create.topics.enable=false\n"
+    )
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+const CLUSTER_ID: &str = "MkU3OEVBNTcwNTJENDM2Qg";
+const PORT_MIN: u16 = 15_000;
+const PORT_MAX: u16 = 32_000;
+const PORT_ATTEMPTS: usize = 1000;

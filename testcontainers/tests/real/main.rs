@@ -1,0 +1,37 @@
+//! What is shown on a real Kafka.
+//!
+//! Each file is one subject; the tests of all stand in one list here, since they run one after
+//! another under a runner of our own.
+
+mod launcher;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use laneway_testcontainers::{kafka, member, runner};
+use runner::Test;
+
+fn main() -> ExitCode {
+    runner::main(&launcher::tests())
+}
+
+fn test(name: &'static str, run: fn()) -> Test {
+    Test {
+        name,
+        needs: kafka::any,
+        limit: TEST_LIMIT,
+        run,
+    }
+}
+
+fn with_kcat(name: &'static str, run: fn()) -> Test {
+    Test {
+        needs: member::kcat_is_there,
+        ..test(name, run)
+    }
+}
+
+/// A Kafka of three nodes takes most of it, on two busy cores.
+const TEST_LIMIT: Duration = Duration::from_secs(300);
+/// One step of a group: a join, a rebalance, some records.
+const WAIT: Duration = Duration::from_secs(60);
