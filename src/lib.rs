@@ -4,6 +4,7 @@
 #[cfg(feature = "broker")]
 pub mod broker;
 pub mod error;
+pub mod fetch;
 pub mod group;
 pub mod ids;
 pub mod lane;

@@ -1,0 +1,1 @@
+//! Scenarios of fetching: one script of answers each.
