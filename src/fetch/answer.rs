@@ -270,8 +270,6 @@ impl Fetch {
             p.batch_bytes = walk.largest_bytes;
             p.limit = limit_least;
             p.poll_gap = POLL_GAP_MIN;
-            // A batch that was refused and then held is behind us.
-            p.refused_at = p.refused_at.filter(|offset| *offset >= p.next);
         }
         let end = match committed && answer.last_stable_offset >= 0 {
             true => answer.last_stable_offset,

@@ -250,11 +250,11 @@ impl Fetch {
         self.dirty = true;
     }
 
-    /// The batch at `offset`, taken before, did not decode. It is fetched once more; then the
-    /// partition stops.
-    pub fn corrupt(&mut self, now: Now, lease: LeaseId, offset: i64, error: Error) {
+    /// The batch that was taken with this `from` did not decode. It is fetched once more; then
+    /// the partition stops. What was taken behind it is taken again.
+    pub fn corrupt(&mut self, now: Now, lease: LeaseId, from: i64, error: Error) {
         self.advance(now);
-        self.refuse(lease, offset, error, true);
+        self.refuse(lease, from, error, true);
     }
 
     /// The answer to a [`FetchAction::Send`].
@@ -402,7 +402,7 @@ impl Fetch {
         // Whatever the old leader still answers is not waited for: one position, one fetch.
         p.flight = None;
         p.preferred = None;
-        p.moves = p.moves.saturating_add(1);
+        p.moves += u32::from(told.node.is_some());
         let wait = match p.moves {
             0..=FREE_MOVES => Duration::ZERO,
             n => backoff(&self.cfg, n - FREE_MOVES, &mut self.jitter),
@@ -424,6 +424,8 @@ impl Fetch {
         if p.has_ended() && p.chunks.is_empty() {
             return;
         }
+        // A batch may begin below the lease, which a position never does.
+        let offset = offset.max(p.start);
         let again = may_heal && p.refused_at != Some(offset);
         p.refused_at = Some(offset);
         p.rewind(offset);
@@ -541,7 +543,8 @@ fn is_loud(attempts: u32) -> bool {
 
 /// How many bytes a partition gives before the next one's turn.
 const TURN_BYTES: isize = 64 << 10;
-/// Leader moves without an answer between them that are followed at once; then they are paced.
+/// Leaders without a good answer between them that are followed at once, the first included; then
+/// they are paced.
 const FREE_MOVES: u32 = 2;
 const BACKOFF_DOUBLINGS_MAX: u32 = 16;
 /// How often to look whether room has come, at first and at most.

@@ -78,6 +78,8 @@ pub(super) struct Partition {
     /// Until then the leader is asked without a rack, so that it names no replica.
     pub distrust_until: Now,
     pub state: State,
+    /// Where the lease began; -1 until that is known.
+    pub start: i64,
     /// The next offset to be taken; -1 until the start is known.
     pub taken: i64,
     /// The next offset to be fetched.
@@ -106,7 +108,8 @@ pub(super) struct Partition {
     /// When to look for news while the long poll on its way lacks the partition.
     pub poll_at: Now,
     pub poll_gap: Duration,
-    /// The offset of a batch that did not hold.
+    /// The position at which a batch did not hold. It stays when the batch holds after all, for
+    /// the lease does not come back to it.
     pub refused_at: Option<i64>,
     /// Since when answers have said that the position is gone.
     pub lost_since: Option<Now>,
@@ -132,6 +135,7 @@ impl Partition {
             preferred: None,
             distrust_until: Now(0),
             state: State::Reading,
+            start: -1,
             taken: -1,
             next: -1,
             epoch: -1,
@@ -164,6 +168,7 @@ impl Partition {
 
     /// Its first position.
     pub fn place(&mut self, offset: i64, epoch: i32) {
+        self.start = offset;
         self.taken = offset;
         self.next = offset;
         self.epoch = epoch;

@@ -1,1 +1,6 @@
-//! Scenarios of fetching: one script of answers each.
+//! Scenarios of fetching, each a script of answers.
+
+mod budget;
+mod positions;
+mod requests;
+mod rig;
