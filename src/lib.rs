@@ -3,11 +3,14 @@
 
 #[cfg(feature = "broker")]
 pub mod broker;
+pub mod cluster;
+pub mod commit;
 pub mod error;
 pub mod fetch;
 pub mod group;
 pub mod ids;
 pub mod lane;
+pub mod pace;
 pub mod records;
 pub mod settle;
 pub mod time;
