@@ -163,6 +163,8 @@ impl Cluster {
                 news.changed |= merged.changed;
                 news.stale |= merged.stale;
                 if let Some((old, new)) = merged.recreated {
+                    // Should this broker lag, the next answer will contradict it soon.
+                    self.metadata.again = true;
                     let topic = name.clone();
                     self.actions
                         .push_back(ClusterAction::TopicRecreated { topic, old, new });

@@ -23,6 +23,9 @@ mod notice;
 mod peers;
 mod view;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
