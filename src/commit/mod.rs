@@ -26,6 +26,9 @@ mod answer;
 mod lease;
 mod load;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
