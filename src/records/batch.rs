@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::varint::Cursor;
-use super::{BatchHeader, TimestampType};
+use super::{BatchHeader, Fault, Limits, TimestampType};
 
 /// The records of one batch at and above the offset it was decoded from.
 ///
@@ -45,19 +45,28 @@ impl Batch {
         header: &BatchHeader,
         section: Bytes,
         from: i64,
-    ) -> Result<Batch, &'static str> {
+        limits: &Limits,
+    ) -> Result<Batch, Fault> {
         // The count is the writer's word: believe it no further than bytes for it have come.
         if header.count() > section.len() / RECORD_BYTES_MIN {
-            return Err("it counts more records than its bytes can hold");
+            return Err(Fault::Corrupt(
+                "it counts more records than its bytes can hold",
+            ));
+        }
+        if header.count() > limits.inflated_max / Self::ENTRY_BYTES {
+            return Err(Fault::TooLarge {
+                codec: header.compression(),
+                limit: limits.inflated_max,
+            });
         }
         let mut entries = Vec::with_capacity(header.count());
         let mut cursor = Cursor::new(&section, 0);
         let mut lowest = 0;
         for _ in 0..header.count() {
-            let entry = read_record(&mut cursor, header)?;
+            let entry = read_record(&mut cursor, header).map_err(Fault::Corrupt)?;
             let delta = i64::from(entry.offset_delta);
             if delta < lowest {
-                return Err("its records' offsets do not rise");
+                return Err(Fault::Corrupt("its records' offsets do not rise"));
             }
             lowest = delta + 1;
             if header.base_offset() + delta >= from {
@@ -65,7 +74,7 @@ impl Batch {
             }
         }
         if cursor.remaining() != 0 {
-            return Err("bytes follow its last record");
+            return Err(Fault::Corrupt("bytes follow its last record"));
         }
         Ok(Batch {
             entries: entries.into_boxed_slice(),

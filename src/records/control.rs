@@ -1,7 +1,9 @@
 //! Control batches: the broker's markers that end a transaction (KIP-98).
 
+use bytes::Bytes;
+
 use super::varint::Cursor;
-use super::{Batch, BatchHeader};
+use super::{Batch, BatchHeader, Fault, Limits};
 
 /// What a control batch says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,9 +41,10 @@ impl ControlKind {
 /// so they are read alike.
 pub(super) fn read(
     header: &BatchHeader,
-    section: &bytes::Bytes,
-) -> Result<ControlRecord, &'static str> {
-    let batch = Batch::index(header, section.clone(), 0)?;
+    section: Bytes,
+    limits: &Limits,
+) -> Result<ControlRecord, Fault> {
+    let batch = Batch::index(header, section, 0, limits)?;
     if batch.is_empty() {
         // Compaction may empty a control batch as any other; then it ends nothing.
         return Ok(ControlRecord {
@@ -50,14 +53,16 @@ pub(super) fn read(
             offset: header.base_offset(),
         });
     }
-    let key = batch.key(0).ok_or("a control record's key is null")?;
+    let key = batch
+        .key(0)
+        .ok_or(Fault::Corrupt("a control record's key is null"))?;
     let mut cursor = Cursor::new(key, 2);
     let id = cursor
         .take(2)
         .and_then(|b| b.try_into().ok())
         .map(i16::from_be_bytes);
     Ok(ControlRecord {
-        kind: match id.ok_or("a control record's key is too short")? {
+        kind: match id.ok_or(Fault::Corrupt("a control record's key is too short"))? {
             0 => ControlKind::Abort,
             1 => ControlKind::Commit,
             id => ControlKind::Unknown(id),

@@ -34,7 +34,8 @@ pub enum Fault {
         /// What it found.
         why: &'static str,
     },
-    /// The batch inflates past [`Limits::inflated_max`](super::Limits::inflated_max).
+    /// The batch's records or their index pass
+    /// [`Limits::inflated_max`](super::Limits::inflated_max).
     TooLarge {
         /// The codec.
         codec: Compression,

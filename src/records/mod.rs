@@ -10,9 +10,9 @@
 //! 2. A batch's checksum is verified before anything in it is believed, compressed or not.
 //! 3. Offsets inside a batch rise, end at its last offset and fit in an `i64`; batches of one field
 //!    rise too.
-//! 4. No bytes panic, loop without consuming, or reserve more than a stated multiple of what came:
-//!    a batch holds at most its inflated bytes and one [`Batch::ENTRY_BYTES`] for every 7 of them,
-//!    and inflating takes at most twice [`Limits::inflated_max`] while it runs.
+//! 4. No bytes panic, loop without consuming, or make us take more than twice
+//!    [`Limits::inflated_max`] and the codecs' own state. Sizes that are only claimed reserve no
+//!    more than the bytes that came could hold.
 //! 5. A record costs no allocation and no reference count of its own: one buffer and one index for
 //!    the batch.
 //!

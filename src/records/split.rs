@@ -89,7 +89,7 @@ impl RawBatch {
             return Ok(Batch::empty(&self.header));
         }
         let section = self.inflate(decoder, limits)?;
-        Batch::index(&self.header, section, from).map_err(|why| self.refuse(Fault::Corrupt(why)))
+        Batch::index(&self.header, section, from, limits).map_err(|fault| self.refuse(fault))
     }
 
     /// Reads the marker of a control batch; the checksum is verified first.
@@ -99,7 +99,7 @@ impl RawBatch {
         limits: &Limits,
     ) -> Result<ControlRecord, RecordsError> {
         let section = self.inflate(decoder, limits)?;
-        control::read(&self.header, &section).map_err(|why| self.refuse(Fault::Corrupt(why)))
+        control::read(&self.header, section, limits).map_err(|fault| self.refuse(fault))
     }
 
     /// At most how many bytes the records take once decompressed, as far as the compressed bytes

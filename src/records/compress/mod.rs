@@ -21,7 +21,8 @@ use crate::error::Error;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many bytes the records of one batch may take once decompressed.
+    /// How many bytes the records of one batch may take once decompressed; their index may take
+    /// as many again. Decoding never has more than twice this in use, and its own state.
     pub inflated_max: usize,
 }
 
@@ -161,3 +162,6 @@ fn room(scratch: &mut Vec<u8>, len: usize) -> &mut [u8] {
 /// No section is longer, whatever the limit says: positions in it are 32 bits wide.
 pub(super) const SECTION_MAX: usize = i32::MAX as usize;
 const SCRATCH_KEPT_MAX: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests;
