@@ -160,15 +160,23 @@ impl Cluster {
                 resp.groups.push(group_answer(g.group_id, error, found));
             }
         } else {
-            let asked = req.topics.map(|topics| {
+            let asked: Option<Vec<_>> = req.topics.map(|topics| {
                 let each = topics.into_iter();
                 each.map(|t| (t.name.0, t.partition_indexes)).collect()
             });
-            let (error, found) = self.find_offsets(call, &req.group_id.0, asked);
+            let (error, found) = self.find_offsets(call, &req.group_id.0, asked.clone());
             if v >= 2 {
                 resp.error_code = error;
+                resp.topics = found.into_iter().map(|t| topic_answer(v, 0, t)).collect();
+            } else {
+                // There is no outer code: each partition asked for carries it.
+                let blank = || unknown(asked.into_iter().flatten());
+                let found = if error == codes::NONE { found } else { blank() };
+                resp.topics = found
+                    .into_iter()
+                    .map(|t| topic_answer(v, error, t))
+                    .collect();
             }
-            resp.topics = found.into_iter().map(|t| topic_answer(v, t)).collect();
         }
         call.answer(&resp)
     }
@@ -266,15 +274,10 @@ impl Cluster {
             }
             return (codes::NONE, all);
         };
-        let nothing = || Committed {
-            offset: -1,
-            leader_epoch: -1,
-            metadata: String::new(),
-        };
         let found = asked.into_iter().map(|(topic, partitions)| {
             let each = partitions.into_iter().map(|p| {
                 let committed = known.and_then(|k| k.get(&(topic.clone(), p)));
-                (p, committed.cloned().unwrap_or_else(nothing))
+                (p, committed.cloned().unwrap_or_else(never_committed))
             });
             let each = each.collect();
             (topic, each)
@@ -283,10 +286,28 @@ impl Cluster {
     }
 }
 
-fn topic_answer(v: i16, found: (StrBytes, Vec<(i32, Committed)>)) -> OffsetFetchResponseTopic {
+fn never_committed() -> Committed {
+    Committed {
+        offset: -1,
+        leader_epoch: -1,
+        metadata: String::new(),
+    }
+}
+
+fn unknown(asked: impl Iterator<Item = (StrBytes, Vec<i32>)>) -> Fetched {
+    let blank = |p: Vec<i32>| p.into_iter().map(|p| (p, never_committed())).collect();
+    asked.map(|(topic, p)| (topic, blank(p))).collect()
+}
+
+fn topic_answer(
+    v: i16,
+    error: i16,
+    found: (StrBytes, Vec<(i32, Committed)>),
+) -> OffsetFetchResponseTopic {
     let (topic, partitions) = found;
     let each = partitions.into_iter().map(|(index, c)| {
         let one = OffsetFetchResponsePartition::default()
+            .with_error_code(error)
             .with_partition_index(index)
             .with_committed_offset(c.offset)
             .with_metadata(Some(StrBytes::from_string(c.metadata)));

@@ -286,8 +286,16 @@ impl Cluster {
                     continue;
                 }
             }
-            if v >= 16 && found.leader.is_some() && resp.node_endpoints.is_empty() {
-                resp.node_endpoints = self.fetch_endpoints();
+            if let (true, Some((leader, _))) = (v >= 16, found.leader) {
+                let listed = resp.node_endpoints.iter().any(|e| e.node_id.0 == leader);
+                if let (false, Some(n)) = (listed, self.nodes.get(&leader)) {
+                    let endpoint = NodeEndpoint::default()
+                        .with_node_id(BrokerId(leader))
+                        .with_host(n.host.clone())
+                        .with_port(n.port)
+                        .with_rack(n.rack.clone());
+                    resp.node_endpoints.push(endpoint);
+                }
             }
             let data = self.partition_data(v, ask, wanted, found);
             add_partition(&mut resp, &wanted.key, data);
@@ -328,7 +336,8 @@ impl Cluster {
         }
         let name = found.name.as_deref().unwrap_or_default();
         let Some(p) = self.partition_ref(name, partition) else {
-            return data;
+            // Kafka makes this answer elsewhere, with an empty list for no list.
+            return data.with_aborted_transactions(Some(Vec::new()));
         };
         if found.error != codes::NONE || found.diverging.is_some() {
             return data;
@@ -352,18 +361,6 @@ impl Cluster {
         }
         data.records = Some(p.log.read(found.span));
         data
-    }
-
-    fn fetch_endpoints(&self) -> Vec<NodeEndpoint> {
-        let up = self.nodes.iter().filter(|(_, n)| n.up);
-        up.map(|(id, n)| {
-            NodeEndpoint::default()
-                .with_node_id(BrokerId(*id))
-                .with_host(n.host.clone())
-                .with_port(n.port)
-                .with_rack(n.rack.clone())
-        })
-        .collect()
     }
 }
 

@@ -160,7 +160,11 @@ impl Cluster {
                 Coordinator::default()
                     .with_key(key.clone())
                     .with_error_code(error)
-                    .with_error_message(Some(StrBytes::new()))
+                    .with_error_message(Some(coordinator_message(
+                        call.version,
+                        error,
+                        req.key_type,
+                    )))
                     .with_node_id(BrokerId(node))
                     .with_host(host)
                     .with_port(port)
@@ -173,7 +177,8 @@ impl Cluster {
             resp.host = host;
             resp.port = port;
             if call.version >= 1 {
-                resp.error_message = Some(StrBytes::from_static_str("NONE"));
+                let message = coordinator_message(call.version, error, req.key_type);
+                resp.error_message = Some(message);
             }
         }
         call.answer(&resp)
@@ -260,6 +265,10 @@ impl Cluster {
             if p.leader < 0 {
                 answer.error_code = codes::LEADER_NOT_AVAILABLE;
             }
+            if v == 0 && answer.error_code == codes::NONE && !p.replicas.iter().all(is_up) {
+                // Version 0 has no list of offline replicas.
+                answer.error_code = codes::REPLICA_NOT_AVAILABLE;
+            }
             if v >= 5 {
                 let down = p.replicas.iter().filter(|r| !is_up(r));
                 answer.offline_replicas = down.map(|r| BrokerId(*r)).collect();
@@ -306,6 +315,20 @@ fn refuse_ids(count: usize) -> MetadataResponse {
         .with_topics((0..count).map(|_| one()).collect())
 }
 
+/// Kafka's words, which differ by version.
+fn coordinator_message(v: i16, error: i16, key_type: i8) -> StrBytes {
+    StrBytes::from_static_str(match error {
+        codes::NONE if v < 4 => "NONE",
+        codes::COORDINATOR_NOT_AVAILABLE if v < 4 => "The coordinator is not available.",
+        codes::INVALID_REQUEST if v < 4 || key_type != SHARE_KEY => {
+            "This most likely occurs because of a request being malformed by the client library \
+             or the message was sent to an incompatible broker. See the broker logs for more \
+             details."
+        }
+        _ => "",
+    })
+}
+
 fn topic_config(call: &Call, name: &StrBytes, value: &StrBytes) -> DescribeConfigsResourceResult {
     let mut one = DescribeConfigsResourceResult::default()
         .with_name(name.clone())
@@ -317,6 +340,8 @@ fn topic_config(call: &Call, name: &StrBytes, value: &StrBytes) -> DescribeConfi
     one
 }
 
+/// FindCoordinator's third kind of key: share groups.
+const SHARE_KEY: i8 = 2;
 const TOPIC_RESOURCE: i8 = 2;
 const DYNAMIC_TOPIC_CONFIG: i8 = 1;
 const STRING_CONFIG: i8 = 2;

@@ -23,7 +23,7 @@ impl Cluster {
         let v = call.version;
         let mut nulls = false;
         let mut topics = Vec::with_capacity(req.topic_data.len());
-        let mut hinted = false;
+        let mut leaders: Vec<i32> = Vec::new();
         for topic in req.topic_data {
             let name = if v >= 13 {
                 self.topic_ids.get(topic.topic_id.as_bytes()).cloned()
@@ -51,18 +51,19 @@ impl Cluster {
                 };
                 let mut answer = partition_answer(data.index, &done);
                 match (&done, &name) {
-                    (Ok(_), Some(name)) => {
+                    (Ok(_) | Err(codes::OUT_OF_ORDER_SEQUENCE_NUMBER), Some(name))
+                    | (Err(codes::INVALID_PRODUCER_EPOCH), Some(name))
+                        if v >= 5 =>
+                    {
                         let view = self.partition_ref(name, data.index);
-                        if v >= 5 {
-                            answer.log_start_offset = view.map_or(-1, |p| p.log.start());
-                        }
+                        answer.log_start_offset = view.map_or(-1, |p| p.log.start());
                     }
                     (Err(codes::NOT_LEADER_OR_FOLLOWER), Some(name)) if v >= 10 => {
                         if let Some(p) = self.partition_ref(name, data.index) {
                             answer.current_leader = LeaderIdAndEpoch::default()
                                 .with_leader_id(BrokerId(p.leader))
                                 .with_leader_epoch(p.epoch);
-                            hinted = true;
+                            leaders.push(p.leader);
                         }
                     }
                     _ => {}
@@ -92,16 +93,17 @@ impl Cluster {
         let mut resp = ProduceResponse::default()
             .with_responses(topics)
             .with_throttle_time_ms(call.faults.throttle_ms);
-        if hinted {
-            let up = self.nodes.iter().filter(|(_, n)| n.up);
-            let each = up.map(|(id, n)| {
-                NodeEndpoint::default()
-                    .with_node_id(BrokerId(*id))
+        leaders.sort_unstable();
+        leaders.dedup();
+        for id in leaders {
+            if let Some(n) = self.nodes.get(&id) {
+                let endpoint = NodeEndpoint::default()
+                    .with_node_id(BrokerId(id))
                     .with_host(n.host.clone())
                     .with_port(n.port)
-                    .with_rack(n.rack.clone())
-            });
-            resp.node_endpoints = each.collect();
+                    .with_rack(n.rack.clone());
+                resp.node_endpoints.push(endpoint);
+            }
         }
         call.answer(&resp)
     }
@@ -158,6 +160,9 @@ impl Cluster {
         if !checksum_holds(&records) {
             return Err(codes::CORRUPT_MESSAGE);
         }
+        if header.attributes & 0x07 == ZSTD && call.version < 7 {
+            return Err(codes::UNSUPPORTED_COMPRESSION_TYPE);
+        }
         if header.size > most {
             return Err(codes::MESSAGE_TOO_LARGE);
         }
@@ -182,3 +187,6 @@ fn partition_answer(index: i32, done: &Result<Appended, i16>) -> PartitionProduc
             .with_log_append_time_ms(-1),
     }
 }
+
+/// The codec's number in a batch's attributes.
+const ZSTD: i16 = 4;
