@@ -409,3 +409,30 @@ fn codes_are_those_of_kafka_where_the_order_differs() {
     }
     assert!(seen >= 20, "only {seen} compared");
 }
+
+#[test]
+fn damaged_requests_do_no_harm_and_cost_no_more_than_their_size() {
+    let mut worst = 0;
+    for e in FILES.into_iter().flat_map(exchanges) {
+        let (min, max) = offered(e.key);
+        if !(min..=max).contains(&e.version) {
+            continue;
+        }
+        let mut kit = Kit::new(config());
+        for at in (8..e.request.len()).step_by(3) {
+            let mut bytes = e.request.to_vec();
+            bytes[at] ^= [0xff, 0x80, 0x01][at % 3];
+            let conn = kit.connect(1);
+            let frame = Bytes::from(bytes);
+            let length = frame.len();
+            let cost = allocation_counter::measure(|| kit.raw(conn, frame));
+            let over = (cost.bytes_max as usize).saturating_sub(ANSWER_BYTES) / length;
+            worst = worst.max(over);
+            kit.cluster.disconnect(kit.now, conn);
+        }
+    }
+    assert!(worst <= 40, "{worst} bytes for each byte of a request");
+}
+
+/// What an answer and the kit's own bookkeeping may cost beside.
+const ANSWER_BYTES: usize = 16 * 1024;
