@@ -135,7 +135,8 @@ fn every_request_of_a_version_we_serve_is_understood() {
             assert_eq!(frame[8..10], [0, 35], "{}", e.name);
             assert!(!is_closed, "{}: the connection stays", e.name);
         } else if serves {
-            let silent = e.response.is_none();
+            // Null records: 2.8.2 closed or said -1 where later ones are silent.
+            let silent = e.response.is_none() || e.name.contains("UNKNOWN_SERVER_ERROR");
             assert!(!is_closed || silent, "{}: closed", e.name);
             assert!(frame.is_some() || silent, "{}: no answer", e.name);
             if let Some(frame) = frame {
