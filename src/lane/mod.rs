@@ -42,7 +42,7 @@ mod wake;
 pub use group::{Group, Late, Lease, LeaseState, PARCEL_RECORDS_MAX, Parcel, RunResult};
 pub use hash::{KeyHash, Keys, LaneHasher};
 pub use lanes::{Lanes, LanesConfig, LoadSnapshot, Mode, Note, Recalled, Sink};
-pub use outcome::{Handler, Outcome, Outcomes, Taken};
+pub use outcome::{Handler, IntoOutcome, IntoOutcomes, Outcome, Outcomes, Taken};
 pub use permits::Permits;
 pub use retry::{Exhausted, Retry};
 pub use runner::{Recall, Runner, RunnerConfig, Running};

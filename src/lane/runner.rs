@@ -338,6 +338,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
                     let taken = Taken {
                         first: (Arc::clone(&seg.parcel), index),
                         attempt: seg.attempt,
+                        lane,
                         rest: Vec::new(),
                     };
                     let end = self.slots.start(&self.handler, taken);
@@ -465,6 +466,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
         let taken = Taken {
             first: (Arc::clone(&first.parcel), first.index),
             attempt: first.attempt,
+            lane: first.lane,
             rest,
         };
         let end = self.slots.start(&self.handler, taken);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::group::{RunResult, Stretch};
-use super::outcome::{Handler, Outcome, Outcomes, Taken};
+use super::outcome::{Handler, IntoOutcomes, Outcome, Outcomes, Taken};
 use super::runner::Running;
 use super::wake::{SlotWake, WakeList};
 use crate::ids::LeaseId;
@@ -57,7 +57,7 @@ struct Slot<L, F> {
 /// Free slots that keep their boxes.
 const BOXES_KEPT: usize = 64;
 
-impl<L, F: Future<Output = Outcomes>> Slots<L, F> {
+impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
     pub(super) fn new() -> Self {
         let mut slots = Slots {
             slots: Vec::new(),
@@ -203,7 +203,7 @@ impl<L, F: Future<Output = Outcomes>> Slots<L, F> {
 }
 
 /// Polls the future that is there, and drops it when it is ready.
-fn poll_once<F: Future<Output = Outcomes>>(
+fn poll_once<F: Future<Output: IntoOutcomes>>(
     mut future: Pin<&mut Option<F>>,
     waker: &Waker,
 ) -> Poll<Outcomes> {
@@ -212,7 +212,7 @@ fn poll_once<F: Future<Output = Outcomes>>(
         // Only a slot with a future is polled; to say "pending" for ever would lose the record.
         return Poll::Ready(Outcomes::All(Outcome::Retry));
     };
-    let polled = running.poll(&mut cx);
+    let polled = running.poll(&mut cx).map(IntoOutcomes::into_outcomes);
     if polled.is_ready() {
         future.set(None);
     }

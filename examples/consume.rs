@@ -1,0 +1,213 @@
+//! Reads N records of a topic in a fresh group, for comparison with other clients.
+//!
+//! `consume [--lanes K] BOOTSTRAP TOPIC GROUP N` sums the values' lengths and their first eight
+//! bytes, commits, and prints one line of JSON. With `LATENCY=k` in the environment those eight
+//! bytes are the time of sending, in nanoseconds, and the line has percentiles over all records
+//! but the first k.
+
+use laneway::{Kafka, LaneKey, Record, StartOffset, Topics};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The longest that the last commit may take.
+const CLOSE_MAX: Duration = Duration::from_secs(30);
+
+struct Args {
+    lanes: Option<usize>,
+    bootstrap: String,
+    topic: String,
+    group: String,
+    records: u64,
+}
+
+fn args() -> Option<Args> {
+    let mut rest: Vec<String> = std::env::args().skip(1).collect();
+    let mut lanes = None;
+    if rest.first().is_some_and(|a| a == "--lanes") {
+        lanes = Some(rest.get(1)?.parse().ok()?);
+        rest.drain(..2);
+    }
+    let [bootstrap, topic, group, records] = <[String; 4]>::try_from(rest).ok()?;
+    Some(Args {
+        lanes,
+        bootstrap,
+        topic,
+        group,
+        records: records.parse().ok()?,
+    })
+}
+
+/// What the handlers on one thread have seen. Its own cache line; only its thread writes it.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard {
+    bytes: AtomicU64,
+    sum: AtomicU64,
+}
+
+/// Threads that get a shard of their own.
+const SHARDS: usize = 64;
+
+static THREADS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static SHARD: usize = THREADS.fetch_add(1, Ordering::Relaxed) as usize % SHARDS;
+}
+
+/// What all handlers have seen.
+struct Sums {
+    records: AtomicU64,
+    shards: [Shard; SHARDS],
+    first_ns: AtomicU64,
+    last_ns: AtomicU64,
+    first_cpu_us: AtomicU64,
+    delays_us: Mutex<Vec<u64>>,
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// CPU that this process has used, user and system, from the kernel's own accounting.
+fn cpu_us() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or("")
+        .split_whitespace()
+        .collect();
+    let ticks = |i: usize| {
+        fields
+            .get(i)
+            .and_then(|f| f.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    // utime and stime, in clock ticks of 10 ms.
+    (ticks(11) + ticks(12)) * 10_000
+}
+
+impl Sums {
+    fn new() -> Self {
+        Sums {
+            records: AtomicU64::new(0),
+            shards: std::array::from_fn(|_| Shard::default()),
+            first_ns: AtomicU64::new(0),
+            last_ns: AtomicU64::new(0),
+            first_cpu_us: AtomicU64::new(0),
+            delays_us: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Returns whether this was the last one wanted.
+    fn take(&self, record: &Record, wanted: u64, latency: bool) -> bool {
+        let seen = self.records.fetch_add(1, Ordering::Relaxed) + 1;
+        if seen > wanted {
+            return false;
+        }
+        if seen == 1 {
+            self.first_ns.store(now_ns(), Ordering::Relaxed);
+            self.first_cpu_us.store(cpu_us(), Ordering::Relaxed);
+        }
+        let value = record.value().unwrap_or_default();
+        let shard = &self.shards[SHARD.with(|s| *s)];
+        let add = |to: &AtomicU64, n: u64| to.fetch_add(n, Ordering::Relaxed);
+        add(&shard.bytes, value.len() as u64);
+        if let Some(eight) = value.first_chunk::<8>() {
+            let number = u64::from_le_bytes(*eight);
+            add(&shard.sum, number);
+            if latency {
+                let delay = now_ns().saturating_sub(number) / 1000;
+                self.delays_us
+                    .lock()
+                    .unwrap_or_else(|e| e.into_inner())
+                    .push(delay);
+            }
+        }
+        if seen == wanted {
+            self.last_ns.store(now_ns(), Ordering::Relaxed);
+        }
+        seen == wanted
+    }
+
+    fn print(&self, wanted: u64, skip: Option<usize>) {
+        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        let mut more = String::new();
+        if let Some(skip) = skip {
+            let mut delays = self
+                .delays_us
+                .lock()
+                .unwrap_or_else(|e| e.into_inner())
+                .clone();
+            delays.drain(..skip.min(delays.len()));
+            delays.sort_unstable();
+            let at = |q: usize| delays.get((delays.len() * q / 100).min(delays.len().max(1) - 1));
+            let (p50, p99) = (at(50).unwrap_or(&0), at(99).unwrap_or(&0));
+            let max = delays.last().unwrap_or(&0);
+            more = format!(
+                ",\"samples\":{},\"p50_us\":{p50},\"p99_us\":{p99},\"max_us\":{max}",
+                delays.len()
+            );
+        }
+        println!(
+            "{{\"client\":\"laneway\",\"version\":\"{}\",\"records\":{},\"bytes\":{},\"sum\":{},\"first_ns\":{},\"first_cpu_s\":{:.2},\"last_ns\":{}{more}}}",
+            env!("CARGO_PKG_VERSION"),
+            get(&self.records).min(wanted),
+            self.shards.iter().map(|s| get(&s.bytes)).sum::<u64>(),
+            self.shards
+                .iter()
+                .fold(0u64, |n, s| n.wrapping_add(get(&s.sum))),
+            get(&self.first_ns),
+            get(&self.first_cpu_us) as f64 / 1e6,
+            get(&self.last_ns),
+        );
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Some(args) = args() else {
+        eprintln!("usage: consume [--lanes K] BOOTSTRAP TOPIC GROUP N");
+        return ExitCode::from(2);
+    };
+    let latency = std::env::var("LATENCY")
+        .ok()
+        .and_then(|k| k.parse::<usize>().ok());
+    let sums = Arc::new(Sums::new());
+    let done = Arc::new(tokio::sync::Notify::new());
+    let mut subscription = Kafka::new(args.bootstrap.split(','))
+        .client_id("consume")
+        .subscribe(Topics::named([args.topic]).group(args.group))
+        .start_at(StartOffset::Earliest);
+    if let Some(lanes) = args.lanes {
+        subscription = subscription
+            .workers_by_key(lanes)
+            .lane_key(LaneKey::RecordKey);
+    }
+    let (wanted, handler_sums, handler_done) = (args.records, sums.clone(), done.clone());
+    let running = subscription.start(move |record: Record| {
+        if handler_sums.take(&record, wanted, latency.is_some()) {
+            handler_done.notify_one();
+        }
+        std::future::ready(())
+    });
+    let running = match running {
+        Ok(running) => running,
+        Err(error) => {
+            eprintln!("consume: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    done.notified().await;
+    if let Err(error) = running.close(CLOSE_MAX).await {
+        eprintln!("consume: {error}");
+        return ExitCode::FAILURE;
+    }
+    sums.print(args.records, latency);
+    ExitCode::SUCCESS
+}

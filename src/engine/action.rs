@@ -1,0 +1,247 @@
+//! What goes in and out of an [`Engine`](super::Engine): the seam to whoever drives it.
+
+use crate::error::Error;
+use crate::ids::{CommandId, ExecutorId, LeaseId, LinkId, TopicPartition};
+use crate::lane;
+use crate::record::Delivery;
+use crate::time::Now;
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Records for one executor.
+pub type Group = lane::Group<Delivery>;
+
+/// What an executor's [`Runner`](crate::lane::Runner) gave back.
+#[derive(Debug)]
+pub struct Done {
+    /// Whose it is.
+    pub executor: ExecutorId,
+    /// A finished group, or outcomes that came later.
+    pub done: lane::Done<Delivery>,
+}
+
+/// What happened on a connection.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// Connected; frames may be sent.
+    Up,
+    /// One whole frame came, without its length.
+    Frame(Bytes),
+    /// The connection is over or never came to be. Nothing more is said of this link.
+    Down(Error),
+}
+
+/// What the driver must do. Taken with `poll_action` after each `handle_*`, until `None`.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Action {
+    /// Connect to `host:port`: resolve the name, try every address, until `until`; then say
+    /// [`LinkEvent::Up`] or [`LinkEvent::Down`].
+    Open {
+        /// The new link.
+        link: LinkId,
+        /// A name or an address.
+        host: Arc<str>,
+        /// Its port.
+        port: u16,
+        /// When to give up.
+        until: Now,
+        /// The largest frame to take, in bytes.
+        frame_max: u32,
+    },
+    /// Write this frame, whole and in order; if that cannot be, the link is down.
+    Send {
+        /// Where.
+        link: LinkId,
+        /// With its length in front.
+        frame: Bytes,
+    },
+    /// Close the link. Nothing more is said of it in either direction.
+    Close {
+        /// Which.
+        link: LinkId,
+    },
+    /// Give this group to the executor's runner. At most two are out at once for each executor.
+    Run {
+        /// Whose runner.
+        executor: ExecutorId,
+        /// What to run.
+        group: Group,
+    },
+    /// Tell the runner about an ended lease.
+    Recall {
+        /// Whose runner.
+        executor: ExecutorId,
+        /// The lease that ended.
+        lease: LeaseId,
+        /// Give back what has not started, or drop what runs as well.
+        what: lane::Recall,
+    },
+    /// The answer to a command.
+    Reply {
+        /// Which command.
+        id: CommandId,
+        /// How it went.
+        result: Result<(), Error>,
+    },
+    /// Something worth a log line.
+    Event(Event),
+    /// The engine has more to do but gives the driver a turn first: call `handle_timeout` soon.
+    Again,
+    /// The subscription is over. No action follows.
+    Finished(Result<(), Error>),
+}
+
+/// What the driver asks for on behalf of the user.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Command {
+    /// Take no more records, run all that have been read, commit, leave, finish.
+    Drain,
+    /// Take no more records, drop what has not started, let what runs end until `deadline`,
+    /// commit, leave, finish.
+    Close {
+        /// When to stop waiting.
+        deadline: Now,
+    },
+    /// Commit what has settled now; the reply comes when the broker has acknowledged it.
+    CommitNow,
+}
+
+/// Something a user may want to know. Quiet when all is well.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The group gave us this partition; it starts at `offset`.
+    Granted {
+        /// Which partition.
+        partition: TopicPartition,
+        /// First offset to be read.
+        offset: i64,
+    },
+    /// The group takes this partition away; what runs may end.
+    Revoked {
+        /// Which partition.
+        partition: TopicPartition,
+        /// The last offset committed, where one was.
+        committed: Option<i64>,
+    },
+    /// This partition is no longer ours, without a chance to commit.
+    Lost {
+        /// Which partition.
+        partition: TopicPartition,
+    },
+    /// The partition stands still until the user acts; others run.
+    Stopped {
+        /// Why; names topic, partition and offset.
+        error: Error,
+    },
+    /// Records that were there are gone, or others stand in their place.
+    DataLoss {
+        /// Which partition.
+        partition: TopicPartition,
+        /// Where reading was.
+        from: i64,
+        /// Where it goes on.
+        to: i64,
+        /// In words.
+        why: String,
+    },
+    /// A record has failed this often (said at 10, 100, 1000, ...).
+    Retrying {
+        /// Which partition.
+        partition: TopicPartition,
+        /// Which record.
+        offset: i64,
+        /// Runs so far.
+        attempts: u32,
+        /// What the last one said.
+        reason: String,
+    },
+    /// A handler panicked on this record.
+    Panicked {
+        /// Which partition.
+        partition: TopicPartition,
+        /// Which record.
+        offset: i64,
+        /// The panic's message.
+        message: String,
+    },
+    /// Handlers were still running when their lease was over; their results count for nothing.
+    Abandoned {
+        /// Which partition.
+        partition: TopicPartition,
+        /// How many records.
+        records: u64,
+    },
+    /// Something that heals by itself: a lost connection, a moved coordinator.
+    Notice {
+        /// In words.
+        text: String,
+    },
+    /// Something that may need the user.
+    Warning {
+        /// What and what to do.
+        error: Error,
+    },
+}
+
+/// How a subscription stands, at one moment.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Each partition that we have a lease on.
+    pub partitions: Vec<PartitionSnapshot>,
+    /// Bytes that count against the budget now.
+    pub budget_used: u64,
+    /// The budget.
+    pub budget_max: u64,
+    /// Records that wait for an executor.
+    pub ready: u64,
+    /// Records that wait behind a busy or parked lane.
+    pub queued: u64,
+    /// Records that wait for their next attempt.
+    pub parked: u64,
+    /// Records with executors: running, or about to.
+    pub out: u64,
+    /// Lanes that have a record running or parked.
+    pub lanes_busy: u64,
+    /// Records settled so far.
+    pub settled: u64,
+    /// Records that ran again after a failure.
+    pub retries: u64,
+    /// The group's generation, where we are a member.
+    pub generation: Option<i32>,
+}
+
+/// One partition of a [`Snapshot`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PartitionSnapshot {
+    /// Which.
+    pub partition: TopicPartition,
+    /// The next offset to be dealt to a lane.
+    pub position: i64,
+    /// The lowest offset that has not settled.
+    pub watermark: i64,
+    /// The last offset that the broker acknowledged as committed.
+    pub committed: Option<i64>,
+    /// Records dealt above the watermark.
+    pub ahead: u64,
+    /// Bytes read and not yet dealt.
+    pub buffered_bytes: u64,
+    /// The log's end as last heard; -1 not known.
+    pub high_watermark: i64,
+    /// The last stable offset as last heard; -1 not known.
+    pub last_stable_offset: i64,
+    /// Whether the lease is being drained.
+    pub draining: bool,
+}
+
+impl PartitionSnapshot {
+    /// Records between the watermark and the log's end; `None` until a broker has named the end.
+    #[must_use]
+    pub fn lag(&self) -> Option<i64> {
+        (self.high_watermark >= 0).then(|| (self.high_watermark - self.watermark).max(0))
+    }
+}

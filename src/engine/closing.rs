@@ -1,0 +1,385 @@
+//! How leases and the subscription end: drains, losses, commands, the way out.
+
+use super::leases::{Drain, DrainStep};
+use super::{Action, Command, Engine, Event, Phase};
+use crate::commit::Progress;
+use crate::error::{Error, ErrorKind};
+use crate::ids::{CommandId, LeaseId, TopicPartition};
+use crate::lane::LeaseState;
+use crate::settle::Tracker;
+use crate::time::Now;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The least time that the last commit of a drain gets.
+const FLUSH_MIN: Duration = Duration::from_secs(5);
+
+/// Commands that may wait for an answer at once.
+const COMMANDS_MAX: usize = 64;
+
+impl Drain {
+    pub(super) fn next_deadline(&self) -> Now {
+        match self.step {
+            DrainStep::Running => self.deadline,
+            DrainStep::Flushing(_) => self.flush_deadline,
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn obey(&mut self, now: Now, id: CommandId, command: Command) {
+        if self.closers.len() + self.commit_waiters.len() >= COMMANDS_MAX {
+            let error =
+                Error::misuse("too many commands wait for an answer; wait for theirs first");
+            self.actions.push_back(Action::Reply {
+                id,
+                result: Err(error),
+            });
+            return;
+        }
+        match command {
+            Command::CommitNow => self.commit_now(now, id),
+            Command::Drain => {
+                self.closers.push(id);
+                if matches!(self.phase, Phase::New | Phase::Running) {
+                    self.phase = Phase::Draining;
+                    for lease in self.leases.ids() {
+                        self.fetch.remove(now, lease);
+                    }
+                }
+            }
+            Command::Close { deadline } => {
+                self.closers.push(id);
+                self.close(now, deadline, Ok(()));
+            }
+        }
+    }
+
+    fn commit_now(&mut self, now: Now, id: CommandId) {
+        self.note_watermarks(now);
+        let deadline = now + self.config.request_timeout;
+        let leases = self.leases.ids();
+        match &mut self.commit {
+            Some(commit) => {
+                self.commit_waiters.push(id);
+                commit.flush(now, &leases, deadline);
+            }
+            None => {
+                let error =
+                    Error::misuse("nothing to commit to: these partitions have no group id");
+                self.actions.push_back(Action::Reply {
+                    id,
+                    result: Err(error),
+                });
+            }
+        }
+        self.answer_commit_waiters();
+    }
+
+    /// A partition goes back to the group: what runs may end, what settled is committed.
+    pub(super) fn revoke(&mut self, now: Now, partitions: Vec<TopicPartition>, deadline: Now) {
+        let limit = deadline.since(now);
+        let run = self.config.drain_max.min(limit / 2);
+        self.drain(now, partitions, (now + run, deadline), true);
+    }
+
+    fn drain(
+        &mut self,
+        now: Now,
+        partitions: Vec<TopicPartition>,
+        (deadline, flush_deadline): (Now, Now),
+        for_group: bool,
+    ) {
+        let mut leases = Vec::new();
+        for partition in &partitions {
+            let Some(id) = self.leases.of(partition) else {
+                continue;
+            };
+            let Some(tenure) = self.leases.get_mut(id) else {
+                continue;
+            };
+            if tenure.draining {
+                continue; // an earlier drain has it
+            }
+            tenure.draining = true;
+            self.lanes.end_lease(&tenure.lease, LeaseState::Draining);
+            self.fetch.remove(now, id);
+            leases.push(id);
+        }
+        let step = DrainStep::Running;
+        self.drains.push(Drain {
+            leases,
+            partitions,
+            deadline,
+            flush_deadline,
+            step,
+            for_group,
+        });
+    }
+
+    /// Not ours any more, and no time to commit: what runs counts for nothing.
+    pub(super) fn lose(&mut self, now: Now, partitions: &[TopicPartition]) {
+        for partition in partitions {
+            if let Some(id) = self.leases.of(partition) {
+                self.end_lease(now, id);
+                self.event(Event::Lost {
+                    partition: partition.clone(),
+                });
+            }
+        }
+    }
+
+    /// Ends a lease at once, without a commit.
+    pub(super) fn end_lease(&mut self, now: Now, id: LeaseId) {
+        let Some(tenure) = self.leases.end(id) else {
+            return;
+        };
+        self.fetch.remove(now, id);
+        self.lanes.end_lease(&tenure.lease, LeaseState::Lost);
+        if let Some(commit) = &mut self.commit {
+            commit.end(id);
+        }
+        for drain in &mut self.drains {
+            drain.leases.retain(|l| *l != id);
+            if let DrainStep::Flushing(open) = &mut drain.step {
+                open.remove(&id);
+            }
+        }
+    }
+
+    pub(super) fn pump_drains(&mut self, now: Now) -> bool {
+        if matches!(self.phase, Phase::Draining) && self.lanes_are_empty() {
+            // Everything that had been dealt has run.
+            let deadline = now + self.config.drain_max;
+            self.close(now, deadline, Ok(()));
+            return true;
+        }
+        let mut moved = false;
+        let mut at = 0;
+        while at < self.drains.len() {
+            moved |= self.step_drain(now, at);
+            if self.drain_over(now, at) {
+                self.finish_drain(now, at);
+                moved = true;
+            } else {
+                at += 1;
+            }
+        }
+        if self.drains.is_empty() && matches!(self.phase, Phase::Closing(_)) {
+            self.leave(now);
+            moved = true;
+        }
+        moved
+    }
+
+    fn lanes_are_empty(&self) -> bool {
+        let load = self.lanes.load();
+        load.ready == 0 && load.queued == 0 && load.parked == 0 && load.out == 0
+    }
+
+    /// From running to flushing, once nothing runs or the deadline has come.
+    fn step_drain(&mut self, now: Now, at: usize) -> bool {
+        let drain = &self.drains[at];
+        if drain.step != DrainStep::Running {
+            return false;
+        }
+        let leases = drain.leases.clone();
+        let out: u64 = leases.iter().map(|id| self.running_of(*id)).sum();
+        if out > 0 && now < drain.deadline {
+            return false;
+        }
+        if out > 0 {
+            self.abandon(&leases);
+        }
+        self.note_watermarks(now);
+        let until = self.drains[at].flush_deadline.max(now + FLUSH_MIN);
+        self.drains[at].flush_deadline = until;
+        let mut open = BTreeSet::new();
+        if let Some(commit) = &mut self.commit {
+            open.extend(leases.iter().copied());
+            commit.flush(now, &leases, until);
+        }
+        self.drains[at].step = DrainStep::Flushing(open);
+        true
+    }
+
+    /// What still runs at a drain's deadline is told, dropped, and counts for nothing.
+    fn abandon(&mut self, leases: &[LeaseId]) {
+        for id in leases {
+            let records = self.running_of(*id);
+            let Some(tenure) = self.leases.get(*id) else {
+                continue;
+            };
+            self.lanes.end_lease(&tenure.lease, LeaseState::Lost);
+            if records > 0 {
+                let partition = tenure.partition.clone();
+                self.event(Event::Abandoned { partition, records });
+            }
+        }
+    }
+
+    fn running_of(&self, id: LeaseId) -> u64 {
+        self.leases
+            .get(id)
+            .map_or(0, |tenure| self.lanes.in_executors(&tenure.lease))
+    }
+
+    fn drain_over(&self, now: Now, at: usize) -> bool {
+        match &self.drains[at].step {
+            DrainStep::Running => false,
+            DrainStep::Flushing(open) => open.is_empty() || now >= self.drains[at].flush_deadline,
+        }
+    }
+
+    fn finish_drain(&mut self, now: Now, at: usize) {
+        let drain = self.drains.remove(at);
+        for id in drain.leases {
+            let committed = self.commit.as_ref().and_then(|c| c.committed(id));
+            if let Some(tenure) = self.leases.get(id) {
+                let partition = tenure.partition.clone();
+                self.event(Event::Revoked {
+                    partition,
+                    committed,
+                });
+            }
+            self.end_lease(now, id);
+        }
+        if let (true, Some(group)) = (drain.for_group, &mut self.group) {
+            group.released(now, &drain.partitions);
+        }
+    }
+
+    /// The commit machine is done with this lease's flush.
+    pub(super) fn flushed(&mut self, lease: LeaseId, complete: bool) {
+        self.flush_failed |= !complete;
+        for drain in &mut self.drains {
+            if let DrainStep::Flushing(open) = &mut drain.step {
+                open.remove(&lease);
+            }
+        }
+        self.answer_commit_waiters();
+    }
+
+    fn answer_commit_waiters(&mut self) {
+        let idle = self.commit.as_ref().is_none_or(|c| !c.is_flushing());
+        if idle {
+            let failed = std::mem::take(&mut self.flush_failed);
+            for id in std::mem::take(&mut self.commit_waiters) {
+                let result = match failed {
+                    false => Ok(()),
+                    true => Err(Error::new(
+                        ErrorKind::Broker,
+                        "the commit was not acknowledged in time; it is tried again by itself",
+                    )
+                    .retriable()),
+                };
+                self.actions.push_back(Action::Reply { id, result });
+            }
+        }
+    }
+
+    /// Begins the way out: drains every lease, then leaves.
+    pub(super) fn close(&mut self, now: Now, deadline: Now, result: Result<(), Error>) {
+        match &mut self.phase {
+            Phase::New | Phase::Running | Phase::Draining => {
+                self.phase = Phase::Closing(result);
+                let all: Vec<_> = self
+                    .leases
+                    .iter()
+                    .map(|(_, t)| t.partition.clone())
+                    .collect();
+                self.drain(now, all, (deadline, deadline), false);
+            }
+            // A second close can only shorten the first.
+            Phase::Closing(_) => {
+                for drain in &mut self.drains {
+                    drain.deadline = drain.deadline.min(deadline);
+                    drain.flush_deadline = drain.flush_deadline.min(deadline + FLUSH_MIN);
+                }
+            }
+            Phase::Leaving(_) | Phase::Finished => {}
+        }
+    }
+
+    fn leave(&mut self, now: Now) {
+        let Phase::Closing(result) = std::mem::replace(&mut self.phase, Phase::Finished) else {
+            return;
+        };
+        self.phase = Phase::Leaving(result);
+        match &mut self.group {
+            Some(group) => group.leave(now),
+            None => self.left(),
+        }
+    }
+
+    /// We are out of the group, or were never in one.
+    pub(super) fn left(&mut self) {
+        if let Phase::Leaving(result) | Phase::Closing(result) =
+            std::mem::replace(&mut self.phase, Phase::Finished)
+        {
+            self.finish(result);
+        }
+    }
+
+    /// Something that no retry mends: every lease is given up and the subscription ends.
+    pub(super) fn fail(&mut self, now: Now, error: Error) {
+        for id in self.leases.ids() {
+            self.end_lease(now, id);
+        }
+        self.recall();
+        self.finish(Err(error));
+    }
+
+    fn finish(&mut self, result: Result<(), Error>) {
+        self.phase = Phase::Finished;
+        self.links.close_all(&mut self.actions);
+        let closers = std::mem::take(&mut self.closers);
+        let waiters = std::mem::take(&mut self.commit_waiters);
+        for id in closers.into_iter().chain(waiters) {
+            self.actions.push_back(Action::Reply {
+                id,
+                result: result.clone(),
+            });
+        }
+        self.actions.push_back(Action::Finished(result));
+    }
+
+    /// Where each touched lease's watermark stands now.
+    pub(super) fn note_watermarks(&mut self, now: Now) {
+        let touched = self.leases.take_touched();
+        for id in touched {
+            let Some(tenure) = self.leases.get_mut(id) else {
+                continue;
+            };
+            let Some(tracker) = &mut tenure.tracker else {
+                continue;
+            };
+            let rose = tracker.advance();
+            let settled = std::mem::take(&mut tenure.settled_new);
+            if !rose && settled == 0 {
+                continue;
+            }
+            let (watermark, epoch) = (tracker.watermark(), tracker.watermark_epoch());
+            if self.config.commit == super::CommitMode::Tracked
+                && let Some(commit) = &mut self.commit
+                && let Some(progress) = Progress::new(watermark, epoch)
+            {
+                commit.note(now, id, progress, settled);
+            }
+            self.hold_if_ahead(id);
+        }
+    }
+
+    /// Holds a partition that ran too far above its watermark, and lets it go on later.
+    pub(super) fn hold_if_ahead(&mut self, id: LeaseId) {
+        let Some(tenure) = self.leases.get_mut(id) else {
+            return;
+        };
+        let ahead = tenure.tracker.as_ref().map_or(0, Tracker::ahead);
+        let hold = ahead >= self.config.ahead_max;
+        if hold != tenure.ahead_held {
+            tenure.ahead_held = hold;
+            self.fetch.hold(id, crate::fetch::Hold::Ahead, hold);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! All that an [`Engine`](super::Engine) needs to know at its start.
+
+use crate::fetch::{LossPolicy, StartOffset};
+use crate::group::AssignorKind;
+use crate::ids::TopicPartition;
+use crate::lane::{Mode, Retry};
+use crate::record::Record;
+use crate::wire::message::Isolation;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where records come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Whole topics, shared with the other members of a group.
+    Topics {
+        /// Their names.
+        topics: Vec<Arc<str>>,
+        /// The group id.
+        group: Arc<str>,
+    },
+    /// These partitions, whoever else reads them. A group id only says where offsets are kept.
+    Partitions {
+        /// Which.
+        partitions: Vec<TopicPartition>,
+        /// Where to keep offsets; none: nowhere.
+        group: Option<Arc<str>>,
+    },
+}
+
+/// The function of [`LaneKey::By`].
+pub type LaneFn = Arc<dyn Fn(&Record) -> Option<u64> + Send + Sync>;
+
+/// What picks the lane of a record.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum LaneKey {
+    /// Its topic and partition: Kafka's own order. The default.
+    #[default]
+    Partition,
+    /// Its topic and key. Records without a key rotate over the lanes, in no order.
+    RecordKey,
+    /// A function of the record; see [`LaneKey::by`].
+    By(LaneFn),
+}
+
+impl LaneKey {
+    /// Picks the lane by a function of the record: records with equal numbers share a lane, `None`
+    /// makes the record keyless. The function must be pure and quick: it runs on the thread that
+    /// keeps the group's session. A panic in it stops the record's partition at that record.
+    ///
+    /// ```
+    /// use laneway::LaneKey;
+    /// let by_length = LaneKey::by(|record| record.value().map(|v| v.len() as u64));
+    /// ```
+    pub fn by(f: impl Fn(&Record) -> Option<u64> + Send + Sync + 'static) -> Self {
+        LaneKey::By(Arc::new(f))
+    }
+}
+
+impl fmt::Debug for LaneKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LaneKey::Partition => "Partition",
+            LaneKey::RecordKey => "RecordKey",
+            LaneKey::By(_) => "By(..)",
+        })
+    }
+}
+
+/// What is committed, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Commit {
+    /// The watermark: nothing past a record that has not settled. At least once. The default.
+    #[default]
+    Tracked,
+    /// The position, as records are handed out. It promises nothing: records that were running
+    /// when the process died are not read again.
+    Auto,
+}
+
+/// The settings of one subscription. The face builds it and has checked it.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to find the cluster: hosts and ports.
+    pub bootstrap: Vec<(Arc<str>, u16)>,
+    /// Goes into each request's header.
+    pub client_id: Arc<str>,
+    /// What to read.
+    pub source: Source,
+    /// Where to start without a valid commit.
+    pub start: StartOffset,
+    /// What to do where records would be skipped.
+    pub loss: LossPolicy,
+    /// Which records are seen.
+    pub isolation: Isolation,
+    /// Which lane a record goes to.
+    pub lane_key: LaneKey,
+    /// How lanes run.
+    pub mode: Mode,
+    /// How many runners there are.
+    pub executors: u32,
+    /// The most records that one call of the handler gets.
+    pub batch_max: u32,
+    /// Whether a group holds one lane's records only, for executors that block.
+    pub one_lane_groups: bool,
+    /// What is committed.
+    pub commit: Commit,
+    /// How often.
+    pub commit_interval: Duration,
+    /// Also after so many settled records; 0: by time alone.
+    pub commit_every: u64,
+    /// What follows a failure.
+    pub retry: Retry,
+    /// Bytes that may be held, from the socket to settlement.
+    pub budget_bytes: u64,
+    /// Records that a partition may run above its watermark.
+    pub ahead_max: u64,
+    /// The largest batch taken, inflated.
+    pub batch_bytes_max: u32,
+    /// A fetch of a partition asks for this much.
+    pub partition_bytes_max: u32,
+    /// A fetch asks for this much in all.
+    pub fetch_bytes_max: u32,
+    /// How long the broker may hold a fetch that finds nothing.
+    pub fetch_wait_max: Duration,
+    /// The rack we are in (KIP-392); empty: none.
+    pub rack: Arc<str>,
+    /// Without a heartbeat for so long, the group counts us out.
+    pub session_timeout: Duration,
+    /// The longest that a rebalance waits for us.
+    pub rebalance_timeout: Duration,
+    /// Between heartbeats.
+    pub heartbeat_interval: Duration,
+    /// How long what runs may go on after its partition was revoked.
+    pub drain_max: Duration,
+    /// What we offer the group, most wanted first.
+    pub assignors: Vec<AssignorKind>,
+    /// Metadata is read anew at this age.
+    pub metadata_age_max: Duration,
+    /// A request without an answer for so long takes its connection down.
+    pub request_timeout: Duration,
+    /// A connection that does not come up for so long is given up.
+    pub connect_timeout: Duration,
+    /// A connection without traffic for so long is closed.
+    pub idle_max: Duration,
+    /// Randomness: jitter, hash seeds, the order of bootstrap addresses.
+    pub seed: [u8; 32],
+}
+
+impl Config {
+    /// The defaults for reading `source` from `bootstrap`.
+    #[must_use]
+    pub fn new(bootstrap: Vec<(Arc<str>, u16)>, source: Source) -> Self {
+        Config {
+            bootstrap,
+            client_id: Arc::from("laneway"),
+            source,
+            start: StartOffset::Earliest,
+            loss: LossPolicy::Stop,
+            isolation: Isolation::ReadUncommitted,
+            lane_key: LaneKey::Partition,
+            mode: Mode::InTurn,
+            executors: 1,
+            batch_max: 1,
+            one_lane_groups: false,
+            commit: Commit::Tracked,
+            commit_interval: Duration::from_secs(1),
+            commit_every: 0,
+            retry: Retry::default(),
+            budget_bytes: 64 << 20,
+            ahead_max: 1_000_000,
+            batch_bytes_max: 64 << 20,
+            partition_bytes_max: 1 << 20,
+            fetch_bytes_max: 50 << 20,
+            fetch_wait_max: Duration::from_millis(500),
+            rack: Arc::from(""),
+            session_timeout: Duration::from_secs(45),
+            rebalance_timeout: Duration::from_secs(300),
+            heartbeat_interval: Duration::from_secs(3),
+            drain_max: Duration::from_secs(60),
+            assignors: vec![AssignorKind::Range, AssignorKind::CooperativeSticky],
+            metadata_age_max: Duration::from_secs(300),
+            request_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(10),
+            idle_max: Duration::from_secs(235),
+            seed: [0; 32],
+        }
+    }
+
+    /// The group id, where there is one.
+    #[must_use]
+    pub fn group(&self) -> Option<&Arc<str>> {
+        match &self.source {
+            Source::Topics { group, .. } => Some(group),
+            Source::Partitions { group, .. } => group.as_ref(),
+        }
+    }
+
+    /// Eight bytes of the seed, different for each `purpose` under 4.
+    #[must_use]
+    pub(crate) fn seed_for(&self, purpose: usize) -> u64 {
+        let mut eight = [0; 8];
+        let at = (purpose % 4) * 8;
+        eight.copy_from_slice(&self.seed[at..at + 8]);
+        u64::from_le_bytes(eight)
+    }
+}

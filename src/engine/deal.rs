@@ -1,0 +1,218 @@
+//! From the fetch buffer to the lanes: decode, number, hash, deal. Also what executors get.
+
+use super::{Action, CommitMode, Engine, LaneKey, Phase};
+use crate::commit::Progress;
+use crate::error::{Error, ErrorKind};
+use crate::fetch::{Charge, Fetched};
+use crate::ids::LeaseId;
+use crate::lane::{KeyHash, Keys, LaneHasher, LaneId, Mode, Parcel, Recalled};
+use crate::record::{Delivery, Record};
+use crate::records::{Batch, Limits, RawBatch};
+use crate::settle::Offsets;
+use crate::time::Now;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Inflated bytes that one call decodes before it gives the driver a turn: a few milliseconds of
+/// the slowest codec, so that a heartbeat never waits for a backlog.
+const SLICE_BYTES: usize = 4 << 20;
+
+impl Engine {
+    /// Deals what has been fetched while executors can take it. Returns whether it dealt any.
+    pub(super) fn deal(&mut self, now: Now) -> bool {
+        if !matches!(self.phase, Phase::Running) {
+            return false;
+        }
+        let (mut bytes, mut moved) = (0, false);
+        while self.lanes.wants_more() {
+            if bytes >= SLICE_BYTES {
+                self.actions.push_back(Action::Again);
+                break;
+            }
+            let Some(fetched) = self.fetch.take(now) else {
+                break;
+            };
+            moved = true;
+            match fetched {
+                Fetched::Gap { lease, to } => self.cover(lease, to),
+                Fetched::Batch {
+                    lease,
+                    from,
+                    raw,
+                    charge,
+                } => {
+                    bytes += self.deal_batch(now, lease, from, &raw, charge);
+                }
+            }
+        }
+        self.note_watermarks(now);
+        moved
+    }
+
+    /// A stretch without records: settled by definition.
+    fn cover(&mut self, lease: LeaseId, to: i64) {
+        if let Some(tracker) = self.leases.get_mut(lease).and_then(|t| t.tracker.as_mut()) {
+            tracker.cover(to);
+            self.leases.touch(lease);
+        }
+    }
+
+    /// Returns how many bytes were decoded.
+    fn deal_batch(
+        &mut self,
+        now: Now,
+        lease: LeaseId,
+        from: i64,
+        raw: &RawBatch,
+        mut charge: Charge,
+    ) -> usize {
+        let limits = Limits {
+            inflated_max: self.config.batch_bytes_max as usize,
+        };
+        let batch = match raw.decode(&mut self.decoder, from, &limits) {
+            Ok(batch) => batch,
+            Err(error) => {
+                if let Some(tenure) = self.leases.get(lease) {
+                    let p = &tenure.partition;
+                    let error = error.into_error(p.topic.clone(), p.partition);
+                    self.fetch.corrupt(now, lease, from, error);
+                }
+                return raw.bytes().len();
+            }
+        };
+        let held = batch.bytes_held();
+        charge.exchange(held);
+        let Some(tenure) = self.leases.get_mut(lease) else {
+            return held;
+        };
+        let Some(tracker) = &mut tenure.tracker else {
+            return held;
+        };
+        let (len, next, epoch) = (batch.len(), batch.next_offset(), batch.leader_epoch());
+        if len == 0 {
+            self.cover(lease, next);
+            return held;
+        }
+        let offsets = offsets_of(&batch, &mut self.deltas);
+        let first_ordinal = match tracker.push(offsets, next, epoch) {
+            Ok(first) => first,
+            Err(error) => {
+                let p = tenure.partition.clone();
+                let error = Error::bug(format!("settlement refused a batch: {error}"))
+                    .at(p.topic, p.partition)
+                    .offset_at(from);
+                self.fetch.corrupt(now, lease, from, error);
+                return held;
+            }
+        };
+        let load = Delivery {
+            topic: tenure.partition.topic.clone(),
+            partition: tenure.partition.partition,
+            batch,
+            _charge: charge,
+        };
+        let parcel = Parcel {
+            lease: tenure.lease.clone(),
+            first_ordinal,
+            len: len as u32,
+            load,
+        };
+        let position = tracker.position();
+        if self.config.commit == CommitMode::Auto
+            && let Some(commit) = &mut self.commit
+            && let Some(progress) = Progress::new(position, epoch)
+        {
+            commit.note(now, lease, progress, len as u64);
+        }
+        self.deal_parcel(now, lease, Arc::new(parcel));
+        self.leases.touch(lease);
+        self.hold_if_ahead(lease);
+        held
+    }
+
+    fn deal_parcel(&mut self, now: Now, lease: LeaseId, parcel: Arc<Parcel<Delivery>>) {
+        let keys = match (&self.config.lane_key, self.config.mode) {
+            (_, Mode::Any { .. }) => Keys::Same(KeyHash::KEYLESS),
+            (LaneKey::Partition, _) => {
+                let load = &parcel.load;
+                Keys::Same(self.hasher.partition(&load.topic, load.partition))
+            }
+            (LaneKey::RecordKey, _) => {
+                hash_keys(&self.hasher, &mut self.hashes, &parcel.load);
+                Keys::Each(&self.hashes)
+            }
+            (LaneKey::By(by), _) => {
+                let mut record = Record::new(parcel.clone(), 0, 1, LaneId::NONE);
+                let (hasher, hashes) = (&self.hasher, &mut self.hashes);
+                let hashed = catch_unwind(AssertUnwindSafe(|| {
+                    hashes.clear();
+                    for index in 0..parcel.len {
+                        record.move_to(index);
+                        hashes.push(match by(&record) {
+                            Some(number) => hasher.number(number),
+                            None => KeyHash::KEYLESS,
+                        });
+                    }
+                }));
+                if hashed.is_err() {
+                    let offset = record.offset();
+                    let words = "the lane key function panicked; mend it and start anew";
+                    let error = Error::new(ErrorKind::Handler, words).offset_at(offset);
+                    // Twice: what a second reading cannot mend stops the partition.
+                    self.fetch.corrupt(now, lease, offset, error);
+                    return;
+                }
+                Keys::Each(&self.hashes)
+            }
+        };
+        self.lanes.deal(&parcel, keys);
+    }
+
+    /// What executors are to run, and what they are to drop.
+    pub(super) fn send_groups(&mut self, now: Now) {
+        self.recall();
+        while let Some((executor, group)) = self.lanes.poll_run(now) {
+            self.actions.push_back(Action::Run { executor, group });
+        }
+    }
+
+    pub(super) fn recall(&mut self) {
+        while let Some(Recalled {
+            executor,
+            lease,
+            what,
+        }) = self.lanes.poll_recall()
+        {
+            self.actions.push_back(Action::Recall {
+                executor,
+                lease,
+                what,
+            });
+        }
+    }
+}
+
+/// The batch's offsets, and the buffer that holds them where they have holes.
+fn offsets_of<'a>(batch: &Batch, deltas: &'a mut Vec<u32>) -> Offsets<'a> {
+    let base = batch.offset(0);
+    if batch.offsets_are_dense() {
+        return Offsets::Dense {
+            base,
+            len: batch.len() as u32,
+        };
+    }
+    deltas.clear();
+    deltas.extend((0..batch.len()).map(|i| (batch.offset(i) - base) as u32));
+    Offsets::Sparse { base, deltas }
+}
+
+/// One pass over the batch while it is in the cache, with nothing between the key loads.
+fn hash_keys(hasher: &LaneHasher, hashes: &mut Vec<KeyHash>, load: &Delivery) {
+    hashes.clear();
+    let salt = hasher.salt(&load.topic);
+    let batch: &Batch = &load.batch;
+    hashes.extend((0..batch.len()).map(|i| match batch.key(i) {
+        Some(key) => hasher.salted(salt, key),
+        None => KeyHash::KEYLESS,
+    }));
+}

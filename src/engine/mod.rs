@@ -1,0 +1,297 @@
+//! A whole subscription as one machine.
+//!
+//! The engine owns the cluster's view, the membership, fetching, the lanes, settlement and
+//! commits, and moves what one of them says to the others; none of them knows another. Whoever
+//! drives it sees only this contract: call a `handle_*`, take every [`Action`] with
+//! [`Engine::poll_action`], sleep until [`Engine::next_deadline`] or the next event.
+//!
+//! Invariants:
+//! 1. Every result carries the lease it was born under, and that is compared before anything else.
+//! 2. What is committed is the watermark of a lease that stands or is being drained; `end` of a
+//!    lease takes it out of the commit machine in the same turn.
+//! 3. A call does bounded work: after a slice it says [`Action::Again`].
+//! 4. After [`Action::Finished`] nothing follows.
+
+mod action;
+mod closing;
+mod config;
+mod deal;
+mod leases;
+mod links;
+mod moves;
+mod parts;
+mod results;
+mod snapshot;
+
+pub use action::{Action, Command, Done, Event, Group, LinkEvent, PartitionSnapshot, Snapshot};
+pub use config::{Commit as CommitMode, Config, LaneFn, LaneKey, Source};
+
+use crate::cluster::Cluster;
+use crate::commit::Commit;
+use crate::error::Error;
+use crate::fetch::Fetch;
+use crate::group::Membership;
+use crate::ids::{CommandId, LinkId, Token};
+use crate::lane::{KeyHash, LaneHasher, Lanes, Note, RunnerConfig};
+use crate::record::Delivery;
+use crate::records::Decoder;
+use crate::time::{Now, earliest};
+use leases::{Drain, Leases};
+use links::Links;
+use moves::{Owner, Waiting};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Turns of moving actions between the machines in one call.
+const TURNS_MAX: usize = 64;
+
+/// One subscription. See the [module](self).
+pub struct Engine {
+    config: Config,
+    cluster: Cluster,
+    group: Option<Membership>,
+    commit: Option<Commit>,
+    fetch: Fetch,
+    lanes: Lanes<Delivery>,
+    runner: RunnerConfig,
+    links: Links,
+    leases: Leases,
+    drains: Vec<Drain>,
+    /// Whose each outstanding request is, and its number there.
+    routes: BTreeMap<Token, (Owner, Token)>,
+    next_token: u64,
+    /// Requests to a coordinator that is not known yet.
+    waiting: VecDeque<Waiting>,
+    decoder: Decoder,
+    hasher: LaneHasher,
+    /// Reused by `deal`: one batch's hashes.
+    hashes: Vec<KeyHash>,
+    /// Reused by `deal`: the offsets of a batch with holes.
+    deltas: Vec<u32>,
+    phase: Phase,
+    /// Commands that wait for the next acknowledged commit.
+    commit_waiters: Vec<CommandId>,
+    closers: Vec<CommandId>,
+    /// Until when records may start, by our own clock.
+    fence: Arc<AtomicU64>,
+    actions: VecDeque<Action>,
+    counters: Counters,
+    /// The topics that the group wants us, as its leader, to know.
+    watched: Option<Vec<Arc<str>>>,
+    first_counts: BTreeMap<Arc<str>, i32>,
+    /// Whether a flush since the last answer to `CommitNow` was given up.
+    flush_failed: bool,
+    /// Reused by `take_results`.
+    notes: Vec<Note>,
+}
+
+/// How the subscription's own life goes.
+#[derive(Debug)]
+enum Phase {
+    /// Before the first call.
+    New,
+    /// Reading and running.
+    Running,
+    /// No intake; what was dealt runs to its end.
+    Draining,
+    /// Leases are being drained; then the group is left.
+    Closing(Result<(), Error>),
+    /// LeaveGroup is out.
+    Leaving(Result<(), Error>),
+    /// Nothing follows.
+    Finished,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    settled: u64,
+    retries: u64,
+}
+
+impl Engine {
+    /// An engine that has done nothing yet: call [`Engine::handle_timeout`] once to start it.
+    #[must_use]
+    pub fn new(config: Config, now: Now) -> Self {
+        let c = &config;
+        let cluster = Cluster::new(parts::cluster(c), now);
+        let group = match &c.source {
+            Source::Topics { group, .. } => {
+                Some(Membership::new(parts::group(c, group.clone()), now))
+            }
+            Source::Partitions { .. } => None,
+        };
+        let commit = c
+            .group()
+            .map(|group| Commit::new(parts::commit(c, group.clone()), now));
+        let links = Links::new(parts::link(c), c.connect_timeout, c.idle_max);
+        let lanes = parts::lanes(c);
+        let (runner, lanes) = (lanes.runner(), Lanes::new(&lanes));
+        Engine {
+            fetch: Fetch::new(parts::fetch(c), now),
+            hasher: LaneHasher::new(c.seed),
+            cluster,
+            group,
+            commit,
+            lanes,
+            runner,
+            links,
+            leases: Leases::new(),
+            drains: Vec::new(),
+            routes: BTreeMap::new(),
+            next_token: 0,
+            waiting: VecDeque::new(),
+            decoder: Decoder::new(),
+            hashes: Vec::new(),
+            deltas: Vec::new(),
+            phase: Phase::New,
+            commit_waiters: Vec::new(),
+            closers: Vec::new(),
+            fence: Arc::new(AtomicU64::new(u64::MAX)),
+            actions: VecDeque::new(),
+            counters: Counters::default(),
+            watched: None,
+            first_counts: BTreeMap::new(),
+            flush_failed: false,
+            notes: Vec::new(),
+            config,
+        }
+    }
+
+    /// Something happened on a connection.
+    pub fn handle_link(&mut self, now: Now, link: LinkId, event: LinkEvent) {
+        self.links.handle_link(now, link, event);
+        self.pump(now);
+    }
+
+    /// An executor gave something back.
+    pub fn handle_done(&mut self, now: Now, done: Done) {
+        self.take_results(now, done);
+        self.pump(now);
+    }
+
+    /// The user asks for something; [`Action::Reply`] answers.
+    pub fn handle_command(&mut self, now: Now, id: CommandId, command: Command) {
+        self.obey(now, id, command);
+        self.pump(now);
+    }
+
+    /// The deadline came, or the engine asked for another turn.
+    pub fn handle_timeout(&mut self, now: Now) {
+        if matches!(self.phase, Phase::New) {
+            self.begin(now);
+        }
+        self.links.handle_timeout(now, &mut self.actions);
+        due(self.cluster.next_deadline(), now).then(|| self.cluster.handle_timeout(now));
+        if let Some(group) = &mut self.group {
+            due(group.next_deadline(), now).then(|| group.handle_timeout(now));
+        }
+        if let Some(commit) = &mut self.commit {
+            due(commit.next_deadline(), now).then(|| commit.handle_timeout(now));
+        }
+        due(self.fetch.next_deadline(), now).then(|| self.fetch.handle_timeout(now));
+        due(self.lanes.next_deadline(), now).then(|| self.lanes.handle_timeout(now));
+        self.expire_waiting(now);
+        self.pump(now);
+    }
+
+    /// The next thing to do, until `None`.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Engine::handle_timeout`] is due if nothing else happens.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Now> {
+        if matches!(self.phase, Phase::Finished) {
+            return None;
+        }
+        if matches!(self.phase, Phase::New) {
+            return Some(Now(0));
+        }
+        let mut next = self.links.next_deadline();
+        next = earliest(next, self.cluster.next_deadline());
+        next = earliest(
+            next,
+            self.group.as_ref().and_then(Membership::next_deadline),
+        );
+        next = earliest(next, self.commit.as_ref().and_then(Commit::next_deadline));
+        next = earliest(next, self.fetch.next_deadline());
+        next = earliest(next, self.lanes.next_deadline());
+        next = earliest(next, self.drains.iter().map(Drain::next_deadline).min());
+        earliest(next, self.waiting.iter().map(|w| w.deadline).min())
+    }
+
+    /// What each executor's [`Runner`](crate::lane::Runner) is built from: one value for all of
+    /// them, since the permits in it are shared.
+    #[must_use]
+    pub fn runner_config(&self) -> &RunnerConfig {
+        &self.runner
+    }
+
+    /// Until when records may start, as [`Now`]'s number: past it, by our own clock, the group
+    /// has surely given our partitions to others. Executors read it before they start a record.
+    #[must_use]
+    pub fn fence(&self) -> Arc<AtomicU64> {
+        self.fence.clone()
+    }
+
+    fn begin(&mut self, now: Now) {
+        self.phase = Phase::Running;
+        match self.config.source.clone() {
+            Source::Topics { topics, group } => {
+                self.cluster.want_topics(now, &topics);
+                self.cluster.want_coordinator(now, &group);
+                if let Some(membership) = &mut self.group {
+                    membership.set_subscription(now, topics);
+                }
+            }
+            Source::Partitions { partitions, group } => {
+                let mut topics: Vec<_> = partitions.iter().map(|p| p.topic.clone()).collect();
+                topics.sort();
+                topics.dedup();
+                self.cluster.want_topics(now, &topics);
+                if let Some(group) = group {
+                    self.cluster.want_coordinator(now, &group);
+                }
+                self.grant(now, partitions);
+            }
+        }
+    }
+
+    /// Moves actions between the machines until there are none, or the slice is used up.
+    fn pump(&mut self, now: Now) {
+        if matches!(self.phase, Phase::Finished) {
+            return;
+        }
+        let mut turns = 0;
+        loop {
+            let mut moved = self.pump_cluster(now);
+            moved |= self.pump_group(now);
+            moved |= self.pump_commit(now);
+            moved |= self.pump_fetch(now);
+            moved |= self.pump_links(now);
+            moved |= self.pump_drains(now);
+            moved |= self.deal(now);
+            if matches!(self.phase, Phase::Finished) {
+                return;
+            }
+            turns += 1;
+            if !moved {
+                break;
+            }
+            if turns == TURNS_MAX {
+                self.actions.push_back(Action::Again);
+                break;
+            }
+        }
+        self.send_groups(now);
+        let until = self.group.as_ref().and_then(Membership::session_until);
+        self.fence
+            .store(until.unwrap_or(Now::NEVER).0, Ordering::Release);
+    }
+}
+
+fn due(deadline: Option<Now>, now: Now) -> bool {
+    deadline.is_some_and(|at| at <= now)
+}

@@ -1,0 +1,540 @@
+//! Moves what one machine says to the machines that need to hear it.
+
+use super::links::{News, Purpose};
+use super::{Action, Engine, Event, Phase};
+use crate::cluster::{ClusterAction, Peer};
+use crate::commit::{CommitAction, MemberRef};
+use crate::error::{Error, ErrorKind};
+use crate::fetch::{FetchAction, FetchLink, Start};
+use crate::group::{GroupAction, GroupLink};
+use crate::ids::{LeaseId, Token, TopicId, TopicPartition};
+use crate::settle::Tracker;
+use crate::time::Now;
+use crate::wire::Request;
+use std::time::Duration;
+
+/// The machine that a request came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Cluster,
+    Group,
+    Commit,
+    Fetch,
+}
+
+/// A request to the coordinator, which is not known yet.
+pub(super) struct Waiting {
+    pub deadline: Now,
+    owner: Owner,
+    token: Token,
+    purpose: Purpose,
+    request: Request,
+}
+
+/// Requests that may wait for a coordinator; the machines have a handful out at most.
+const WAITING_MAX: usize = 64;
+
+impl Engine {
+    pub(super) fn pump_cluster(&mut self, now: Now) -> bool {
+        let mut moved = false;
+        while let Some(action) = self.cluster.poll_action() {
+            moved = true;
+            match action {
+                ClusterAction::Send {
+                    token,
+                    to,
+                    request,
+                    timeout,
+                } => {
+                    let global = self.route(Owner::Cluster, token);
+                    let key = (to, Purpose::Control);
+                    self.links
+                        .send(now, key, global, request, timeout, &self.cluster);
+                }
+                ClusterAction::Changed => self.view_changed(now),
+                ClusterAction::Coordinator(_) => {
+                    if let Some(commit) = &mut self.commit {
+                        commit.set_coordinator(now, true);
+                    }
+                    self.release_waiting(now);
+                }
+                ClusterAction::TopicRecreated { topic, .. } => {
+                    self.topic_recreated(now, &topic);
+                }
+                ClusterAction::TopicGone { topic } => {
+                    self.notice(format!(
+                        "topic {topic} is no longer in the cluster's metadata"
+                    ));
+                }
+                ClusterAction::Relocated(node) => {
+                    self.links.close_peer(Peer::Node(node), &mut self.actions);
+                }
+                ClusterAction::Fatal(error) => self.fail(now, error),
+                ClusterAction::Notice(text) => self.notice(text.to_string()),
+            }
+        }
+        moved
+    }
+
+    pub(super) fn pump_group(&mut self, now: Now) -> bool {
+        let mut moved = false;
+        while let Some(action) = self.group.as_mut().and_then(|g| g.poll_action()) {
+            moved = true;
+            match action {
+                GroupAction::Send {
+                    token,
+                    link,
+                    request,
+                    timeout,
+                } => {
+                    let purpose = match link {
+                        GroupLink::Join => Purpose::Join,
+                        GroupLink::Group => Purpose::Group,
+                    };
+                    self.send_to_coordinator(now, (Owner::Group, token), purpose, request, timeout);
+                }
+                GroupAction::CoordinatorMoved => self.coordinator_moved(now),
+                GroupAction::Watch { topics } => {
+                    self.cluster.want_topics(now, &topics);
+                    self.watched = Some(topics);
+                    self.view_changed(now);
+                }
+                GroupAction::Granted { partitions } => {
+                    self.grant(now, partitions);
+                    let held: Vec<_> = self
+                        .leases
+                        .iter()
+                        .map(|(_, t)| t.partition.clone())
+                        .collect();
+                    self.cluster.expect_partitions(now, &held);
+                }
+                GroupAction::Revoke {
+                    partitions,
+                    deadline,
+                } => {
+                    self.revoke(now, partitions, deadline);
+                }
+                GroupAction::Lost { partitions } => self.lose(now, &partitions),
+                GroupAction::Joined { .. } => {
+                    let member = self.group.as_ref().and_then(|g| g.member());
+                    let member = member.map(|m| MemberRef {
+                        member_id: m.member_id,
+                        generation: m.generation,
+                        instance_id: m.instance_id,
+                    });
+                    if let Some(commit) = &mut self.commit {
+                        commit.set_member(now, member);
+                    }
+                }
+                GroupAction::Fatal(error) => self.fail(now, error),
+                GroupAction::Left => self.left(),
+                GroupAction::Notice(event) => self.notice(format!("{event:?}")),
+            }
+        }
+        moved
+    }
+
+    pub(super) fn pump_commit(&mut self, now: Now) -> bool {
+        let mut moved = false;
+        while let Some(action) = self.commit.as_mut().and_then(|c| c.poll_action()) {
+            moved = true;
+            match action {
+                CommitAction::Send {
+                    token,
+                    request,
+                    timeout,
+                } => {
+                    let from = (Owner::Commit, token);
+                    self.send_to_coordinator(now, from, Purpose::Group, request, timeout);
+                }
+                CommitAction::CoordinatorMoved => self.coordinator_moved(now),
+                CommitAction::Loaded { lease, committed } => match committed {
+                    Some(c) => {
+                        self.start_lease(
+                            now,
+                            lease,
+                            Start::At {
+                                offset: c.offset,
+                                epoch: c.leader_epoch,
+                            },
+                        );
+                    }
+                    None => self.start_lease(now, lease, Start::Policy),
+                },
+                CommitAction::Committed { .. } => {}
+                CommitAction::Flushed { lease, complete } => {
+                    self.flushed(lease, complete);
+                }
+                // The coordinator's own word to a heartbeat says the same within an interval, and
+                // only that may end a membership: a commit can be late, the heartbeat is not.
+                CommitAction::Rejoin(code) | CommitAction::Lost(code) => {
+                    self.notice(format!("a commit was refused ({code:?}); it is sent again under the next generation"));
+                }
+                CommitAction::Failed { lease, error } => {
+                    let error = match self.leases.get(lease) {
+                        Some(t) => error.at(t.partition.topic.clone(), t.partition.partition),
+                        None => error,
+                    };
+                    self.warn(error);
+                }
+                CommitAction::Fatal(error) => self.fail(now, error),
+                CommitAction::Notice(text) => self.notice(text.to_string()),
+            }
+        }
+        moved
+    }
+
+    pub(super) fn pump_fetch(&mut self, now: Now) -> bool {
+        let mut moved = false;
+        while let Some(action) = self.fetch.poll_action() {
+            moved = true;
+            match action {
+                FetchAction::Send {
+                    token,
+                    node,
+                    link,
+                    request,
+                    timeout,
+                    ..
+                } => {
+                    let purpose = match link {
+                        FetchLink::Waiting => Purpose::Waiting,
+                        FetchLink::Prompt => Purpose::Prompt,
+                        FetchLink::Lookup => Purpose::Control,
+                    };
+                    let global = self.route(Owner::Fetch, token);
+                    let key = (Peer::Node(node), purpose);
+                    self.links
+                        .send(now, key, global, request, timeout, &self.cluster);
+                }
+                FetchAction::RefreshMetadata => self.cluster.refresh(now),
+                FetchAction::Hint {
+                    topic,
+                    partition,
+                    leader,
+                    epoch,
+                    endpoints,
+                } => {
+                    self.cluster
+                        .hint_leader(&topic, partition, (leader, epoch), &endpoints);
+                }
+                FetchAction::Started { lease, offset, .. } => self.started(now, lease, offset),
+                FetchAction::Reset {
+                    lease,
+                    from,
+                    to,
+                    why,
+                } => {
+                    self.reset(now, lease, (from, to), format!("{why:?}"));
+                }
+                FetchAction::Stopped { lease, error } => self.stopped(now, lease, error),
+                FetchAction::Notice(event) => self.notice(format!("{event:?}")),
+            }
+        }
+        moved
+    }
+
+    pub(super) fn pump_links(&mut self, now: Now) -> bool {
+        self.links.pump(now, &self.cluster, &mut self.actions);
+        let mut moved = false;
+        while let Some((peer, news)) = self.links.poll_news() {
+            moved = true;
+            match news {
+                News::Up => self.cluster.link_up(now, peer),
+                News::Proven => self.cluster.proven(peer),
+                News::Down(error) => {
+                    self.cluster.link_down(now, peer);
+                    self.notice(format!("a connection ended: {error}"));
+                }
+            }
+        }
+        while let Some(answer) = self.links.poll_answer() {
+            moved = true;
+            let Some((owner, token)) = self.routes.remove(&answer.token) else {
+                continue;
+            };
+            match owner {
+                Owner::Cluster => self.cluster.handle_response(now, token, answer.result),
+                Owner::Fetch => self.fetch.handle_response(now, token, answer.result),
+                Owner::Group => {
+                    if let Some(group) = &mut self.group {
+                        group.handle_response(now, token, answer.result);
+                    }
+                }
+                Owner::Commit => {
+                    if let Some(commit) = &mut self.commit {
+                        commit.handle_response(now, token, answer.result);
+                    }
+                }
+            }
+        }
+        moved
+    }
+
+    fn route(&mut self, owner: Owner, token: Token) -> Token {
+        let global = Token(self.next_token);
+        self.next_token += 1;
+        self.routes.insert(global, (owner, token));
+        global
+    }
+
+    fn send_to_coordinator(
+        &mut self,
+        now: Now,
+        (owner, token): (Owner, Token),
+        purpose: Purpose,
+        request: Request,
+        timeout: Duration,
+    ) {
+        if let Some(node) = self.cluster.coordinator() {
+            let global = self.route(owner, token);
+            let key = (Peer::Node(node), purpose);
+            self.links
+                .send(now, key, global, request, timeout, &self.cluster);
+        } else if self.waiting.len() < WAITING_MAX {
+            let deadline = now + timeout;
+            self.waiting.push_back(Waiting {
+                deadline,
+                owner,
+                token,
+                purpose,
+                request,
+            });
+        } else {
+            self.answer_unsent(now, owner, token);
+        }
+    }
+
+    fn coordinator_moved(&mut self, now: Now) {
+        self.cluster.coordinator_failed(now);
+        let known = self.cluster.coordinator().is_some();
+        if let Some(commit) = &mut self.commit {
+            commit.set_coordinator(now, known);
+        }
+    }
+
+    /// The coordinator is known: what waited for it goes out.
+    fn release_waiting(&mut self, now: Now) {
+        for w in std::mem::take(&mut self.waiting) {
+            let timeout = w.deadline.since(now).max(Duration::from_millis(1));
+            self.send_to_coordinator(now, (w.owner, w.token), w.purpose, w.request, timeout);
+        }
+    }
+
+    pub(super) fn expire_waiting(&mut self, now: Now) {
+        while let Some(at) = self.waiting.iter().position(|w| w.deadline <= now) {
+            if let Some(w) = self.waiting.remove(at) {
+                self.answer_unsent(now, w.owner, w.token);
+            }
+        }
+    }
+
+    fn answer_unsent(&mut self, now: Now, owner: Owner, token: Token) {
+        let error = Error::new(
+            ErrorKind::Transport,
+            "the group's coordinator was not found in time",
+        );
+        let result = Err(error.retriable());
+        match (owner, &mut self.group, &mut self.commit) {
+            (Owner::Group, Some(group), _) => group.handle_response(now, token, result),
+            (Owner::Commit, _, Some(commit)) => commit.handle_response(now, token, result),
+            _ => {}
+        }
+    }
+
+    /// Leaders, partition counts or ids may be other than before.
+    fn view_changed(&mut self, now: Now) {
+        self.note_first_counts();
+        let nodes: Vec<_> = self.cluster.brokers().map(|b| b.node).collect();
+        self.fetch.set_nodes(now, nodes);
+        for id in self.leases.ids() {
+            self.tell_leader(now, id);
+        }
+        if let (Some(group), super::Source::Topics { topics, .. }) =
+            (&mut self.group, &self.config.source)
+        {
+            let counts = self
+                .cluster
+                .partition_counts(self.watched.as_ref().unwrap_or(topics));
+            group.set_partitions(now, counts);
+        }
+    }
+
+    /// How many partitions each topic had when we first saw it.
+    fn note_first_counts(&mut self) {
+        for (name, topic) in self.cluster.topics() {
+            let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
+            if count > 0 && !self.first_counts.contains_key(name) {
+                self.first_counts.insert(name.clone(), count);
+            }
+        }
+    }
+
+    /// The fetch machine hears who leads the lease's partition.
+    fn tell_leader(&mut self, now: Now, lease: LeaseId) {
+        let Some(tenure) = self.leases.get(lease) else {
+            return;
+        };
+        let tp = &tenure.partition;
+        let Some(topic) = self.cluster.topic(&tp.topic) else {
+            return;
+        };
+        let (id, leader) = (topic.id, self.cluster.leader(&tp.topic, tp.partition));
+        let (node, epoch) = leader.map_or((None, -1), |(node, epoch)| (Some(node), epoch));
+        self.fetch.set_leader(now, tp, node, epoch, id);
+    }
+
+    /// New leases on these partitions. Their start is the committed offset, or the policy's.
+    pub(super) fn grant(&mut self, now: Now, partitions: Vec<TopicPartition>) {
+        if !matches!(self.phase, Phase::Running) {
+            return; // we are on our way out; leaving gives them back
+        }
+        let mut loads = Vec::with_capacity(partitions.len());
+        for partition in partitions {
+            if let Some(old) = self.leases.of(&partition) {
+                // The group says it is ours anew, so what we held of it is over.
+                self.end_lease(now, old);
+            }
+            let topic_id = self
+                .cluster
+                .topic(&partition.topic)
+                .map(|t| t.id)
+                .unwrap_or_default();
+            let lease = self.leases.grant(partition.clone(), topic_id);
+            loads.push((lease, partition, topic_id));
+        }
+        match &mut self.commit {
+            Some(commit) => commit.load(now, loads),
+            None => {
+                for (lease, ..) in loads {
+                    self.start_lease(now, lease, Start::Policy);
+                }
+            }
+        }
+    }
+
+    /// Gives the partition to the fetch machine.
+    pub(super) fn start_lease(&mut self, now: Now, lease: LeaseId, start: Start) {
+        let Some(tenure) = self.leases.get(lease) else {
+            return;
+        };
+        if tenure.draining {
+            return;
+        }
+        let (partition, id) = (tenure.partition.clone(), tenure.topic_id);
+        let born_after_us = self.is_new(&partition);
+        self.fetch
+            .add(now, lease, partition, id, start, born_after_us);
+        self.tell_leader(now, lease);
+        if let Start::At { offset, .. } = start {
+            self.started(now, lease, offset);
+        }
+    }
+
+    /// The first offset of a lease is known.
+    fn started(&mut self, _now: Now, lease: LeaseId, offset: i64) {
+        let Some(tenure) = self.leases.get_mut(lease) else {
+            return;
+        };
+        if tenure.tracker.is_none() {
+            tenure.tracker = Some(Tracker::new(offset));
+            let partition = tenure.partition.clone();
+            self.event(Event::Granted { partition, offset });
+        }
+    }
+
+    /// Reading goes on elsewhere: a new lease, since what runs belongs to another past.
+    fn reset(&mut self, now: Now, lease: LeaseId, (from, to): (i64, i64), why: String) {
+        let Some(tenure) = self.leases.get(lease) else {
+            return;
+        };
+        let (partition, id) = (tenure.partition.clone(), tenure.topic_id);
+        self.event(Event::DataLoss {
+            partition: partition.clone(),
+            from,
+            to,
+            why,
+        });
+        self.end_lease(now, lease);
+        let lease = self.regrant(now, partition, id);
+        self.start_lease(
+            now,
+            lease,
+            Start::At {
+                offset: to,
+                epoch: -1,
+            },
+        );
+    }
+
+    /// The topic was deleted and made anew: nothing of the old one applies.
+    fn topic_recreated(&mut self, now: Now, topic: &str) {
+        let held: Vec<_> = self
+            .leases
+            .iter()
+            .filter(|(_, t)| &*t.partition.topic == topic)
+            .map(|(id, t)| {
+                (
+                    id,
+                    t.partition.clone(),
+                    t.tracker.as_ref().map(Tracker::position),
+                )
+            })
+            .collect();
+        for (lease, partition, position) in held {
+            self.end_lease(now, lease);
+            let id = self.cluster.topic(topic).map(|t| t.id).unwrap_or_default();
+            let from = position.unwrap_or(-1);
+            let why = "the topic was deleted and made anew".to_owned();
+            self.event(Event::DataLoss {
+                partition: partition.clone(),
+                from,
+                to: 0,
+                why,
+            });
+            let lease = self.regrant(now, partition, id);
+            self.start_lease(now, lease, Start::Policy);
+        }
+    }
+
+    /// A new lease on a partition that stays ours, at a place that the group need not be asked for.
+    fn regrant(&mut self, now: Now, partition: TopicPartition, id: TopicId) -> LeaseId {
+        let lease = self.leases.grant(partition.clone(), id);
+        if let Some(commit) = &mut self.commit {
+            commit.begin(now, lease, partition, id);
+        }
+        lease
+    }
+
+    /// Whether the topic gained this partition after we had first seen it: what was written to it
+    /// before anyone noticed counts as ours to read, whatever the start policy (KAFKA-12261).
+    fn is_new(&self, partition: &TopicPartition) -> bool {
+        let seen = self.first_counts.get(&partition.topic);
+        seen.is_some_and(|count| partition.partition >= *count)
+    }
+
+    fn stopped(&mut self, now: Now, lease: LeaseId, error: Error) {
+        let Some(tenure) = self.leases.get(lease) else {
+            return;
+        };
+        let error = error.at(tenure.partition.topic.clone(), tenure.partition.partition);
+        if tenure.tracker.is_none() {
+            // It never started: the start policy says to fail, and that is the user's to see.
+            self.fail(now, error);
+        } else {
+            self.event(Event::Stopped { error });
+        }
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        self.actions.push_back(Action::Event(event));
+    }
+
+    pub(super) fn notice(&mut self, text: String) {
+        self.event(Event::Notice { text });
+    }
+
+    pub(super) fn warn(&mut self, error: Error) {
+        self.event(Event::Warning { error });
+    }
+}

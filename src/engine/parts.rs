@@ -1,0 +1,82 @@
+//! The settings of each machine, out of those of the subscription.
+
+use super::{Config, Source};
+use crate::cluster::ClusterConfig;
+use crate::commit::CommitConfig;
+use crate::fetch::FetchConfig;
+use crate::group::GroupConfig;
+use crate::lane::LanesConfig;
+use crate::wire::LinkConfig;
+use std::sync::Arc;
+
+pub(super) fn cluster(c: &Config) -> ClusterConfig {
+    ClusterConfig {
+        bootstrap: c.bootstrap.clone(),
+        metadata_max_age: c.metadata_age_max,
+        request_timeout: c.request_timeout,
+        seed: c.seed,
+        ..ClusterConfig::default()
+    }
+}
+
+pub(super) fn link(c: &Config) -> LinkConfig {
+    LinkConfig {
+        client_id: c.client_id.clone(),
+        handshake_timeout: c.request_timeout,
+        ..LinkConfig::default()
+    }
+}
+
+pub(super) fn group(c: &Config, group: Arc<str>) -> GroupConfig {
+    // What drains must leave time for its last commit and for the join.
+    let half = c.rebalance_timeout / 2;
+    GroupConfig {
+        session_timeout: c.session_timeout,
+        rebalance_timeout: c.rebalance_timeout,
+        heartbeat_interval: c.heartbeat_interval,
+        drain_timeout: half,
+        assignors: c.assignors.clone(),
+        seed: c.seed_for(0),
+        ..GroupConfig::new(group)
+    }
+}
+
+pub(super) fn commit(c: &Config, group: Arc<str>) -> CommitConfig {
+    CommitConfig {
+        interval: c.commit_interval,
+        every: c.commit_every,
+        manual: matches!(c.source, Source::Partitions { .. }),
+        seed: c.seed,
+        request_timeout: c.request_timeout,
+        ..CommitConfig::new(group)
+    }
+}
+
+pub(super) fn fetch(c: &Config) -> FetchConfig {
+    FetchConfig {
+        budget_bytes: usize::try_from(c.budget_bytes).unwrap_or(usize::MAX),
+        max_wait: c.fetch_wait_max,
+        max_bytes: c.fetch_bytes_max as usize,
+        partition_max_bytes: c.partition_bytes_max as usize,
+        batch_bytes_max: c.batch_bytes_max as usize,
+        isolation: c.isolation,
+        rack: c.rack.clone(),
+        start: c.start,
+        loss: c.loss,
+        request_timeout: c.request_timeout,
+        seed: c.seed_for(3),
+        ..FetchConfig::default()
+    }
+}
+
+pub(super) fn lanes(c: &Config) -> LanesConfig {
+    LanesConfig {
+        mode: c.mode,
+        executors: c.executors,
+        batch_max: c.batch_max,
+        blocking: c.one_lane_groups,
+        retry: c.retry.clone(),
+        seed: c.seed_for(1),
+        ..LanesConfig::new(c.mode)
+    }
+}

@@ -1,0 +1,126 @@
+//! What executors give back: settled records, retries, panics.
+
+use super::{Counters, Done, Engine, Event, Leases};
+use crate::error::{Error, ErrorKind};
+use crate::ids::{LeaseId, TopicPartition};
+use crate::lane::{self, Exhausted, Lease, Note, Sink};
+use crate::time::Now;
+use std::sync::Arc;
+
+/// Where the lanes put what came of the records.
+struct Results<'a> {
+    leases: &'a mut Leases,
+    counters: &'a mut Counters,
+    notes: &'a mut Vec<Note>,
+    bug: Option<Error>,
+}
+
+impl Sink for Results<'_> {
+    fn settled(&mut self, lease: &Arc<Lease>, ranges: impl Iterator<Item = (u64, u64)>) {
+        // A lease that has ended is not in the table any more: its results count for nothing.
+        let Some(tenure) = self.leases.get_mut(lease.id()) else {
+            return;
+        };
+        let Some(tracker) = &mut tenure.tracker else {
+            return;
+        };
+        for (first, len) in ranges {
+            if let Err(e) = tracker.settle_range(first, len) {
+                let p = &tenure.partition;
+                let words = format!("settlement: {e}; please report it");
+                self.bug = Some(Error::bug(words).at(p.topic.clone(), p.partition));
+                return;
+            }
+            tenure.settled_new += len;
+            self.counters.settled += len;
+        }
+        self.leases.touch(lease.id());
+    }
+
+    fn note(&mut self, note: Note) {
+        self.notes.push(note);
+    }
+}
+
+impl Engine {
+    pub(super) fn take_results(&mut self, now: Now, done: Done) {
+        let executor = done.executor;
+        let mut notes = std::mem::take(&mut self.notes);
+        let mut results = Results {
+            leases: &mut self.leases,
+            counters: &mut self.counters,
+            notes: &mut notes,
+            bug: None,
+        };
+        match done.done {
+            lane::Done::Group(group) => self.lanes.take_back(now, executor, group, &mut results),
+            lane::Done::Late(lates) => self.lanes.late(now, executor, lates, &mut results),
+        }
+        if let Some(error) = results.bug {
+            self.warn(error);
+        }
+        for note in notes.drain(..) {
+            self.tell(now, note);
+        }
+        self.notes = notes;
+        self.note_watermarks(now);
+    }
+
+    fn tell(&mut self, now: Now, note: Note) {
+        match note {
+            Note::Dropped { .. } => {}
+            Note::Retrying {
+                lease,
+                ordinal,
+                attempts,
+                reason,
+                loud,
+                ..
+            } => {
+                self.counters.retries += 1;
+                if loud && let Some((partition, offset)) = self.address(lease, ordinal) {
+                    let reason = words(reason);
+                    self.event(Event::Retrying {
+                        partition,
+                        offset,
+                        attempts,
+                        reason,
+                    });
+                }
+            }
+            Note::GaveUp {
+                lease,
+                ordinal,
+                attempts,
+                reason,
+                then,
+                ..
+            } => {
+                let reason = words(reason);
+                let says = format!("a record failed {attempts} times, which is the cap: {reason}");
+                let mut error = Error::new(ErrorKind::Handler, says);
+                if let Some((partition, offset)) = self.address(lease, ordinal) {
+                    error = error
+                        .at(partition.topic, partition.partition)
+                        .offset_at(offset);
+                }
+                if then == Exhausted::Stop {
+                    let deadline = now + self.config.drain_max;
+                    self.close(now, deadline, Err(error));
+                } else {
+                    self.warn(error);
+                }
+            }
+        }
+    }
+
+    fn address(&self, lease: LeaseId, ordinal: u64) -> Option<(TopicPartition, i64)> {
+        let tenure = self.leases.get(lease)?;
+        let offset = tenure.tracker.as_ref()?.offset_of(ordinal)?;
+        Some((tenure.partition.clone(), offset))
+    }
+}
+
+fn words(reason: Option<Box<str>>) -> String {
+    reason.map_or_else(|| "the handler asked for it".to_owned(), String::from)
+}

@@ -1,0 +1,160 @@
+//! A record as a handler gets it.
+
+use crate::fetch::Charge;
+use crate::lane::{LaneId, Parcel};
+use crate::records::{Batch, TimestampType};
+use bytes::Bytes;
+use std::fmt;
+use std::sync::Arc;
+
+/// One decoded batch on its way through the lanes, and the bytes it counts for.
+#[derive(Debug)]
+pub struct Delivery {
+    pub(crate) topic: Arc<str>,
+    pub(crate) partition: i32,
+    pub(crate) batch: Batch,
+    /// Returned to the budget when the last record of the batch is dropped.
+    pub(crate) _charge: Charge,
+}
+
+/// One record. It shares its batch's memory: keeping it keeps the whole batch, which counts
+/// against the subscription's byte budget until the last of its records is dropped. Copy what you
+/// want to keep for long.
+///
+/// ```no_run
+/// # use laneway::Record;
+/// async fn handle(record: Record) {
+///     println!("{}-{} @{}: {:?}", record.topic(), record.partition(), record.offset(), record.value());
+/// }
+/// ```
+pub struct Record {
+    parcel: Arc<Parcel<Delivery>>,
+    index: u32,
+    attempt: u32,
+    lane: LaneId,
+}
+
+impl Record {
+    pub(crate) fn new(
+        parcel: Arc<Parcel<Delivery>>,
+        index: u32,
+        attempt: u32,
+        lane: LaneId,
+    ) -> Self {
+        Record {
+            parcel,
+            index,
+            attempt,
+            lane,
+        }
+    }
+
+    /// The same batch's record at `index`: looking at each in turn costs no reference count.
+    pub(crate) fn move_to(&mut self, index: u32) {
+        self.index = index;
+    }
+
+    fn batch(&self) -> &Batch {
+        &self.parcel.load.batch
+    }
+
+    fn at(&self) -> usize {
+        self.index as usize
+    }
+
+    /// The topic it was read from.
+    #[must_use]
+    pub fn topic(&self) -> &str {
+        &self.parcel.load.topic
+    }
+
+    /// The partition it was read from.
+    #[must_use]
+    pub fn partition(&self) -> i32 {
+        self.parcel.load.partition
+    }
+
+    /// Its offset in the partition.
+    #[must_use]
+    pub fn offset(&self) -> i64 {
+        self.batch().offset(self.at())
+    }
+
+    /// Milliseconds since 1970, or -1 where the producer gave none. [`Record::timestamp_type`]
+    /// says whose clock it was.
+    #[must_use]
+    pub fn timestamp(&self) -> i64 {
+        self.batch().timestamp(self.at())
+    }
+
+    /// Whether the producer or the broker set the timestamp.
+    #[must_use]
+    pub fn timestamp_type(&self) -> TimestampType {
+        self.batch().timestamp_type()
+    }
+
+    /// Its key. An empty key is not an absent one.
+    #[must_use]
+    pub fn key(&self) -> Option<&[u8]> {
+        self.batch().key(self.at())
+    }
+
+    /// Its value; `None` is a tombstone. An empty value is not an absent one.
+    #[must_use]
+    pub fn value(&self) -> Option<&[u8]> {
+        self.batch().value(self.at())
+    }
+
+    /// Its key as a slice that outlives the record. It shares (and so keeps) the batch's memory.
+    #[must_use]
+    pub fn key_bytes(&self) -> Option<Bytes> {
+        self.batch().key_bytes(self.at())
+    }
+
+    /// Its value as a slice that outlives the record. It shares (and so keeps) the batch's memory,
+    /// which then no longer counts against the budget.
+    #[must_use]
+    pub fn value_bytes(&self) -> Option<Bytes> {
+        self.batch().value_bytes(self.at())
+    }
+
+    /// Its headers, in order, repeated keys kept. Read as they are asked for.
+    #[must_use]
+    pub fn headers(&self) -> crate::records::Headers<'_> {
+        self.batch().headers(self.at())
+    }
+
+    /// Which run of this record this is: 1 at first, more after a retry. Counted in this process
+    /// since the partition was last granted.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// The number of the lane that runs it; `None` where records run in any order. It means
+    /// nothing outside this subscription, nor in another life of it.
+    #[must_use]
+    pub fn lane(&self) -> Option<u32> {
+        (self.lane != LaneId::NONE).then_some(self.lane.0)
+    }
+
+    /// Whether the partition is still ours and not about to be given back. Once false it stays false for this record, and what
+    /// the handler returns may count for nothing: another member may be working on it.
+    #[must_use]
+    pub fn lease_stands(&self) -> bool {
+        self.parcel.lease.is_granted()
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record")
+            .field("topic", &self.topic())
+            .field("partition", &self.partition())
+            .field("offset", &self.offset())
+            .field("key_len", &self.key().map(<[u8]>::len))
+            .field("value_len", &self.value().map(<[u8]>::len))
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}

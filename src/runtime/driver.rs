@@ -1,0 +1,315 @@
+//! Drives one engine: hands it what happens, does what it says.
+
+use super::executor::ToExecutor;
+use super::link::{self, Dial};
+use super::{Clock, ExecutorTx};
+use crate::engine::{Action, Command, Done, Engine, Event, LinkEvent, Snapshot};
+use crate::error::Error;
+use crate::ids::{CommandId, LinkId};
+use crate::time::Now;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, Sleep};
+
+/// Frames that wait for the engine; a reader stops reading its socket beyond that.
+const LINK_INPUTS_MAX: usize = 32;
+/// Inputs taken between two looks at the clock.
+const INPUTS_PER_TURN: usize = 64;
+/// How long a dropped handle lets running handlers go on.
+const DROPPED_GRACE: Duration = Duration::ZERO;
+
+/// What a connection says.
+pub(super) struct LinkInput {
+    pub link: LinkId,
+    pub event: LinkEvent,
+}
+
+/// What a handle asks.
+pub(crate) enum Ask {
+    Command(Command, oneshot::Sender<Result<(), Error>>),
+    /// Close within this time, counted from when the engine hears of it.
+    Close(Duration, oneshot::Sender<Result<(), Error>>),
+    Snapshot(oneshot::Sender<Snapshot>),
+}
+
+/// The way to the driver. Its drop is the wish to close.
+pub(crate) type Inbox = mpsc::Sender<Ask>;
+
+/// Questions of handles that wait for the engine.
+pub(crate) const ASKS_MAX: usize = 64;
+
+pub(crate) type EventSink = Arc<dyn Fn(&Event) + Send + Sync>;
+
+pub(crate) struct Driver {
+    engine: Engine,
+    clock: Clock,
+    executors: Vec<ExecutorTx>,
+    on_event: Option<EventSink>,
+    links: HashMap<LinkId, LinkTask>,
+    link_tx: mpsc::Sender<LinkInput>,
+    link_rx: mpsc::Receiver<LinkInput>,
+    done_rx: mpsc::UnboundedReceiver<Done>,
+    asks: Option<mpsc::Receiver<Ask>>,
+    replies: HashMap<CommandId, oneshot::Sender<Result<(), Error>>>,
+    next_command: u64,
+    finished: Option<Result<(), Error>>,
+    again: bool,
+}
+
+struct LinkTask {
+    frames: mpsc::UnboundedSender<Bytes>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for LinkTask {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+enum Input {
+    Link(LinkInput),
+    Done(Done),
+    Ask(Ask),
+    HandleDropped,
+    Timeout,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        engine: Engine,
+        clock: Clock,
+        executors: Vec<ExecutorTx>,
+        done_rx: mpsc::UnboundedReceiver<Done>,
+        asks: mpsc::Receiver<Ask>,
+        on_event: Option<EventSink>,
+    ) -> Self {
+        let (link_tx, link_rx) = mpsc::channel(LINK_INPUTS_MAX);
+        Driver {
+            engine,
+            clock,
+            executors,
+            on_event,
+            links: HashMap::new(),
+            link_tx,
+            link_rx,
+            done_rx,
+            asks: Some(asks),
+            replies: HashMap::new(),
+            next_command: 0,
+            finished: None,
+            again: false,
+        }
+    }
+
+    /// Runs the subscription to its end.
+    pub(crate) async fn run(mut self) -> Result<(), Error> {
+        let mut sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
+        self.engine.handle_timeout(self.clock.now());
+        loop {
+            self.act();
+            if let Some(result) = self.finished.take() {
+                return result;
+            }
+            if std::mem::take(&mut self.again) {
+                tokio::task::yield_now().await;
+                self.engine.handle_timeout(self.clock.now());
+                self.take_waiting();
+                continue;
+            }
+            let deadline = self.engine.next_deadline();
+            let at = self.clock.instant(deadline.unwrap_or(Now::NEVER));
+            sleep.as_mut().reset(Instant::from_std(at));
+            let input = poll_fn(|cx| self.poll_input(cx, &mut sleep)).await;
+            self.take(input);
+            self.take_waiting();
+        }
+    }
+
+    fn poll_input(&mut self, cx: &mut Context<'_>, sleep: &mut Pin<Box<Sleep>>) -> Poll<Input> {
+        if let Poll::Ready(Some(done)) = self.done_rx.poll_recv(cx) {
+            return Poll::Ready(Input::Done(done));
+        }
+        if let Poll::Ready(Some(input)) = self.link_rx.poll_recv(cx) {
+            return Poll::Ready(Input::Link(input));
+        }
+        if let Some(asks) = &mut self.asks
+            && let Poll::Ready(ask) = asks.poll_recv(cx)
+        {
+            return Poll::Ready(ask.map_or(Input::HandleDropped, Input::Ask));
+        }
+        sleep.as_mut().poll(cx).map(|()| Input::Timeout)
+    }
+
+    /// What else is there already: one look at the clock and one sleep serve it all.
+    fn take_waiting(&mut self) {
+        for _ in 0..INPUTS_PER_TURN {
+            if let Ok(done) = self.done_rx.try_recv() {
+                self.take(Input::Done(done));
+            } else if let Ok(input) = self.link_rx.try_recv() {
+                self.take(Input::Link(input));
+            } else {
+                return;
+            }
+            self.act();
+            if self.finished.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        let now = self.clock.now();
+        match input {
+            Input::Done(done) => self.engine.handle_done(now, done),
+            Input::Link(LinkInput { link, event }) => {
+                if matches!(event, LinkEvent::Down(_)) {
+                    self.links.remove(&link);
+                }
+                self.engine.handle_link(now, link, event);
+            }
+            Input::Timeout => self.engine.handle_timeout(now),
+            Input::HandleDropped => {
+                self.asks = None;
+                let deadline = now + DROPPED_GRACE;
+                let id = self.command_id();
+                self.engine
+                    .handle_command(now, id, Command::Close { deadline });
+            }
+            Input::Ask(Ask::Snapshot(to)) => {
+                // The asker may have gone; its loss.
+                let _ = to.send(self.engine.snapshot(now));
+            }
+            Input::Ask(Ask::Command(command, to)) => self.command(now, command, to),
+            Input::Ask(Ask::Close(within, to)) => {
+                self.command(
+                    now,
+                    Command::Close {
+                        deadline: now + within,
+                    },
+                    to,
+                );
+            }
+        }
+    }
+
+    fn command(&mut self, now: Now, command: Command, to: oneshot::Sender<Result<(), Error>>) {
+        let id = self.command_id();
+        self.replies.insert(id, to);
+        self.engine.handle_command(now, id, command);
+    }
+
+    fn command_id(&mut self) -> CommandId {
+        self.next_command += 1;
+        CommandId(self.next_command)
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.engine.poll_action() {
+            match action {
+                Action::Open {
+                    link,
+                    host,
+                    port,
+                    until,
+                    frame_max,
+                } => {
+                    let (frames, rx) = mpsc::unbounded_channel();
+                    let dial = Dial {
+                        host,
+                        port,
+                        until,
+                        frame_max,
+                    };
+                    let inbox = self.link_tx.clone();
+                    let task = tokio::spawn(link::run(link, dial, self.clock, inbox, rx));
+                    self.links.insert(link, LinkTask { frames, task });
+                }
+                Action::Send { link, frame } => {
+                    if let Some(task) = self.links.get(&link) {
+                        // A link that has just ended says so by itself.
+                        let _ = task.frames.send(frame);
+                    }
+                }
+                Action::Close { link } => drop(self.links.remove(&link)),
+                Action::Run { executor, group } => {
+                    self.executors[executor.0 as usize].send(ToExecutor::Run(group));
+                }
+                Action::Recall {
+                    executor,
+                    lease,
+                    what,
+                } => {
+                    self.executors[executor.0 as usize].send(ToExecutor::Recall(lease, what));
+                }
+                Action::Reply { id, result } => {
+                    if let Some(to) = self.replies.remove(&id) {
+                        let _ = to.send(result);
+                    }
+                }
+                Action::Event(event) => self.tell(&event),
+                Action::Again => self.again = true,
+                Action::Finished(result) => self.finished = Some(result),
+            }
+        }
+    }
+
+    fn tell(&self, event: &Event) {
+        log(event);
+        if let Some(sink) = &self.on_event {
+            sink(event);
+        }
+    }
+}
+
+/// Quiet when all is well: what heals by itself is `debug`.
+fn log(event: &Event) {
+    match event {
+        Event::Granted { partition, offset } => {
+            tracing::info!(%partition, offset, "partition granted");
+        }
+        Event::Revoked {
+            partition,
+            committed,
+        } => {
+            tracing::info!(%partition, committed, "partition given back");
+        }
+        Event::Lost { partition } => tracing::warn!(%partition, "partition lost"),
+        Event::Stopped { error } => tracing::error!(%error, "partition stands still"),
+        Event::DataLoss {
+            partition,
+            from,
+            to,
+            why,
+        } => {
+            tracing::error!(%partition, from, to, why, "records are gone");
+        }
+        Event::Retrying {
+            partition,
+            offset,
+            attempts,
+            reason,
+        } => {
+            tracing::warn!(%partition, offset, attempts, reason, "a record keeps failing");
+        }
+        Event::Panicked {
+            partition,
+            offset,
+            message,
+        } => {
+            tracing::error!(%partition, offset, message, "a handler panicked");
+        }
+        Event::Abandoned { partition, records } => {
+            tracing::warn!(%partition, records, "handlers outlived their lease");
+        }
+        Event::Warning { error } => tracing::warn!(%error),
+        Event::Notice { text } => tracing::debug!("{text}"),
+    }
+}

@@ -1,0 +1,175 @@
+//! Where handlers run: a task or a thread that polls a [`Runner`] and does no more than that.
+
+use super::Clock;
+use crate::engine::{Done, Group};
+use crate::ids::{ExecutorId, LeaseId};
+use crate::lane::{Handler, Recall, Runner, RunnerConfig};
+use crate::record::Delivery;
+use crate::time::Now;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Sleep;
+
+/// What an executor is told. At most two groups and a few recalls wait here: the engine sends no
+/// third group before one has come back.
+pub(crate) enum ToExecutor {
+    Run(Group),
+    Recall(LeaseId, Recall),
+}
+
+/// The way to an executor.
+pub(crate) enum ExecutorTx {
+    Task(mpsc::UnboundedSender<ToExecutor>),
+    Thread(std::sync::mpsc::Sender<ToExecutor>),
+}
+
+impl ExecutorTx {
+    /// An executor that is gone was dropped with its runtime; nothing can run there any more.
+    pub(super) fn send(&self, message: ToExecutor) {
+        match self {
+            ExecutorTx::Task(tx) => drop(tx.send(message)),
+            ExecutorTx::Thread(tx) => drop(tx.send(message)),
+        }
+    }
+}
+
+/// Reports made in one poll before the runtime gets a turn.
+const REPORTS_MAX: usize = 64;
+
+/// What a start is asked of: our own clock against the end of the session.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    pub clock: Clock,
+    pub fence: Arc<AtomicU64>,
+}
+
+impl Gate {
+    fn is_open(&self, now: Now) -> bool {
+        now.0 < self.fence.load(Ordering::Acquire)
+    }
+}
+
+/// How often an executor past the session's end looks whether it may start again. Either the
+/// engine recalls the leases, which wakes it, or a heartbeat that had come in time is read late.
+const FENCED_LOOK: Duration = Duration::from_millis(5);
+
+/// Runs until the driver drops its sender.
+pub(crate) fn spawn_executor<H>(
+    runtime: &tokio::runtime::Handle,
+    id: ExecutorId,
+    handler: H,
+    config: &RunnerConfig,
+    gate: Gate,
+    done: mpsc::UnboundedSender<Done>,
+) -> ExecutorTx
+where
+    H: Handler<Delivery> + Send + 'static,
+    H::Run: Send + 'static,
+{
+    let mut runner = Runner::new(handler, config);
+    let (tx, mut rx) = mpsc::unbounded_channel();
+    let mut fenced: Option<Pin<Box<Sleep>>> = None;
+    runtime.spawn(poll_fn(move |cx| {
+        loop {
+            match rx.poll_recv(cx) {
+                Poll::Ready(Some(ToExecutor::Run(group))) => runner.give(group),
+                Poll::Ready(Some(ToExecutor::Recall(lease, what))) => runner.recall(lease, what),
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Pending => break,
+            }
+        }
+        for _ in 0..REPORTS_MAX {
+            let now = gate.clock.now();
+            // Step 1: the process was stopped past the session's end. Step 2: it goes on, and
+            // records of leases that are surely another's now are at hand. Step 3: the engine,
+            // on its own thread, says so a moment later. Until then nothing starts.
+            let open = gate.is_open(now);
+            // One budget serves every tokio resource that this poll touches; without any left a
+            // handler that would be ready at once looks pending.
+            let mut may_start = || open && tokio::task::coop::has_budget_remaining();
+            if !open {
+                let wait = fenced.insert(Box::pin(tokio::time::sleep(FENCED_LOOK)));
+                if wait.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+            match runner.poll(cx, now, &mut may_start) {
+                Poll::Ready(d) => {
+                    if done
+                        .send(Done {
+                            executor: id,
+                            done: d,
+                        })
+                        .is_err()
+                    {
+                        return Poll::Ready(()); // the driver is gone
+                    }
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }));
+    ExecutorTx::Task(tx)
+}
+
+/// A thread for handlers that block.
+pub(crate) fn spawn_blocking_executor<H>(
+    id: ExecutorId,
+    handler: H,
+    config: RunnerConfig,
+    gate: Gate,
+    done: mpsc::UnboundedSender<Done>,
+) -> std::io::Result<ExecutorTx>
+where
+    H: Handler<Delivery> + Send + 'static,
+    H::Run: 'static,
+{
+    let (tx, rx) = std::sync::mpsc::channel();
+    std::thread::Builder::new()
+        .name(format!("laneway-worker-{}", id.0))
+        .spawn(move || {
+            let mut runner = Runner::new(handler, &config);
+            let mut cx = Context::from_waker(Waker::noop());
+            while let Ok(message) = rx.recv() {
+                match message {
+                    ToExecutor::Run(group) => runner.give(group),
+                    ToExecutor::Recall(lease, what) => runner.recall(lease, what),
+                }
+                // Handlers here are done when they return, so the runner never waits for a wake.
+                while !runner.is_idle() {
+                    while let Ok(message) = rx.try_recv() {
+                        match message {
+                            ToExecutor::Run(group) => runner.give(group),
+                            ToExecutor::Recall(lease, what) => runner.recall(lease, what),
+                        }
+                    }
+                    let now = gate.clock.now();
+                    if !gate.is_open(now) {
+                        std::thread::sleep(FENCED_LOOK);
+                    }
+                    let mut may_start = || gate.is_open(gate.clock.now());
+                    if let Poll::Ready(d) = runner.poll(&mut cx, now, &mut may_start) {
+                        if done
+                            .send(Done {
+                                executor: id,
+                                done: d,
+                            })
+                            .is_err()
+                        {
+                            return;
+                        }
+                    } else if gate.is_open(now) {
+                        break;
+                    }
+                }
+            }
+        })?;
+    Ok(ExecutorTx::Thread(tx))
+}
