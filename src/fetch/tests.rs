@@ -1,6 +1,8 @@
 //! Scenarios of fetching, each a script of answers.
 
 mod budget;
+mod model;
 mod positions;
+mod random;
 mod requests;
 mod rig;
