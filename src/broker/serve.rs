@@ -365,3 +365,86 @@ pub const OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
 const READ_BYTES: usize = 64 * 1024;
 /// The timer's least sleep.
 const TICK: Duration = Duration::from_micros(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::{Fault, Rule};
+
+    /// ApiVersions, version 0, with this correlation id.
+    fn ask(correlation: u8) -> [u8; 14] {
+        [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, correlation, 255, 255]
+    }
+
+    fn run<F: Future<Output = ()>>(test: F) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.unwrap().block_on(test);
+    }
+
+    async fn answer(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+        let length = stream.read_i32().await?;
+        let mut body = vec![0; usize::try_from(length).unwrap()];
+        stream.read_exact(&mut body).await?;
+        Ok(body)
+    }
+
+    #[test]
+    fn answers_come_in_order_and_time_goes_by() {
+        run(async {
+            let server = Server::start(ClusterConfig::default(), Listen::default());
+            let server = server.await.unwrap();
+            let delay = Fault::Delay(Duration::from_millis(1));
+            server.cluster().script().add(Rule::new(delay).skip(1));
+            let mut stream = TcpStream::connect(&server.bootstrap()[0]).await.unwrap();
+            for i in 0..5 {
+                stream.write_all(&ask(i)).await.unwrap();
+            }
+            for i in 0..5 {
+                assert_eq!(answer(&mut stream).await.unwrap()[..4], [0, 0, 0, i]);
+            }
+        });
+    }
+
+    #[test]
+    fn a_crash_closes_and_a_dead_node_lets_nobody_in() {
+        run(async {
+            let cfg = ClusterConfig {
+                nodes: 2,
+                ..ClusterConfig::default()
+            };
+            let server = Server::start(cfg, Listen::default()).await.unwrap();
+            let mut stream = TcpStream::connect(&server.bootstrap()[1]).await.unwrap();
+            stream.write_all(&ask(1)).await.unwrap();
+            answer(&mut stream).await.unwrap();
+            {
+                let mut cluster = server.cluster();
+                let now = cluster.now();
+                cluster.crash(now, 2);
+            }
+            assert!(answer(&mut stream).await.is_err());
+            let mut late = TcpStream::connect(&server.bootstrap()[1]).await.unwrap();
+            assert!(answer(&mut late).await.is_err());
+            let mut other = TcpStream::connect(&server.bootstrap()[0]).await.unwrap();
+            other.write_all(&ask(2)).await.unwrap();
+            assert!(answer(&mut other).await.is_ok());
+        });
+    }
+
+    #[test]
+    fn a_frame_too_long_and_a_dropped_server_end_the_connection() {
+        run(async {
+            let server = Server::start(ClusterConfig::default(), Listen::default());
+            let server = server.await.unwrap();
+            let mut stream = TcpStream::connect(&server.bootstrap()[0]).await.unwrap();
+            stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+            assert!(answer(&mut stream).await.is_err());
+            let mut stream = TcpStream::connect(&server.bootstrap()[0]).await.unwrap();
+            stream.write_all(&ask(1)).await.unwrap();
+            answer(&mut stream).await.unwrap();
+            drop(server);
+            assert!(answer(&mut stream).await.is_err());
+        });
+    }
+}
