@@ -4,7 +4,7 @@ mod broker_kit;
 
 use std::time::Duration;
 
-use broker_kit::{Batch, Kit, text};
+use broker_kit::{Batch, Kit, hello, text};
 use bytes::Bytes;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic, ForgottenTopic};
 use kafka_protocol::messages::fetch_response::PartitionData;
@@ -163,7 +163,7 @@ fn records_that_are_none_are_refused() {
     assert_eq!(kit.cluster.partition_view("t", 0).unwrap().log_end, 0);
     // Null is another matter: silence, for this and for what comes behind.
     kit.send(conn, 9, &produce_request(-1, 0, None));
-    kit.send(conn, 3, &ApiVersionsRequest::default());
+    kit.send(conn, 3, &hello());
     kit.advance(Duration::from_secs(60));
     assert_eq!(kit.frame(conn), None);
     assert!(!kit.closed.contains(&conn));
@@ -175,7 +175,7 @@ fn acks_0_has_no_answer_and_an_error_ends_the_connection() {
     let conn = kit.connect(1);
     kit.send(conn, 9, &produce_request(0, 0, Some(Batch::of(1).bytes())));
     assert_eq!(kit.frame(conn), None);
-    let answer = kit.call(conn, 3, &ApiVersionsRequest::default());
+    let answer = kit.call(conn, 3, &hello());
     assert_eq!(answer.error_code, 0, "the next request is served");
     assert_eq!(kit.cluster.partition_view("t", 0).unwrap().log_end, 1);
     kit.send(conn, 9, &produce_request(0, 5, Some(Batch::of(1).bytes())));
@@ -206,7 +206,7 @@ fn a_long_poll_waits_for_bytes_or_time() {
     kit.advance(Duration::from_millis(499));
     assert_eq!(kit.frame(reader), None);
     // What comes behind a long poll waits for it.
-    kit.send(reader, 3, &ApiVersionsRequest::default());
+    kit.send(reader, 3, &hello());
     assert_eq!(kit.frame(reader), None);
     kit.advance(Duration::from_millis(1));
     let answer = kit.take::<FetchRequest>(reader, 12).expect("time is up");
@@ -353,6 +353,10 @@ fn no_room_for_a_session_is_session_0() {
     assert_ne!(kit.call(conn, 12, &full).session_id, 0);
     let answer = kit.call(conn, 12, &full);
     assert_eq!((answer.error_code, answer.session_id), (0, 0));
+    // One that was not used for two minutes makes room.
+    kit.advance(Duration::from_secs(121));
+    assert_ne!(kit.call(conn, 12, &full).session_id, 0);
+    assert_eq!(kit.cluster.fetch_sessions(1), 1);
 }
 
 #[test]
@@ -625,7 +629,7 @@ fn faults_come_by_script_and_are_counted() {
     kit.cluster
         .script()
         .add(Rule::new(Fault::DelayAnswer(second)).api(18).times(1));
-    kit.send(conn, 3, &ApiVersionsRequest::default());
+    kit.send(conn, 3, &hello());
     kit.advance(second + second / 2);
     assert_eq!(kit.frame(conn), None);
     kit.advance(second);
@@ -637,26 +641,22 @@ fn faults_come_by_script_and_are_counted() {
     kit.cluster
         .script()
         .add(Rule::new(Fault::Bytes(http.clone())).times(1));
-    kit.send(conn, 3, &ApiVersionsRequest::default());
+    kit.send(conn, 3, &hello());
     assert_eq!(kit.frame(conn), Some(http));
-    assert!(kit.call(conn, 3, &ApiVersionsRequest::default()).error_code == 0);
+    assert!(kit.call(conn, 3, &hello()).error_code == 0);
 
     // Throttled, in words.
     kit.cluster
         .script()
         .add(Rule::new(Fault::Throttle(second)).times(1));
-    assert_eq!(
-        kit.call(conn, 3, &ApiVersionsRequest::default())
-            .throttle_time_ms,
-        1000
-    );
+    assert_eq!(kit.call(conn, 3, &hello()).throttle_time_ms, 1000);
 
     // Cut in the middle of the answer.
     kit.cluster.script().clear();
     kit.cluster
         .script()
         .add(Rule::new(Fault::CutAnswer(5)).node(1).client_id("kit"));
-    kit.send(conn, 3, &ApiVersionsRequest::default());
+    kit.send(conn, 3, &hello());
     assert_eq!(kit.frame(conn).unwrap().len(), 5);
     assert!(kit.closed.contains(&conn));
 
@@ -664,8 +664,8 @@ fn faults_come_by_script_and_are_counted() {
     kit.cluster.script().clear();
     kit.cluster.script().add(Rule::new(Fault::Swallow).times(1));
     let conn = kit.connect(1);
-    kit.send(conn, 3, &ApiVersionsRequest::default());
-    kit.send(conn, 3, &ApiVersionsRequest::default());
+    kit.send(conn, 3, &hello());
+    kit.send(conn, 3, &hello());
     kit.advance(Duration::from_secs(600));
     assert_eq!(kit.frame(conn), None);
     assert!(!kit.closed.contains(&conn));
@@ -680,11 +680,11 @@ fn it_can_act_older_than_it_is() {
     cfg.versions.insert(22, (0, -1));
     let mut kit = Kit::new(cfg);
     let conn = kit.connect(1);
-    kit.send(conn, 3, &ApiVersionsRequest::default());
+    kit.send(conn, 3, &hello());
     let frame = kit.frame(conn).unwrap();
     // Error 35, one entry: API 18, versions 0 to 2.
     assert_eq!(frame[8..], [0, 35, 0, 0, 0, 1, 0, 18, 0, 0, 0, 2]);
-    let answer = kit.call(conn, 2, &ApiVersionsRequest::default());
+    let answer = kit.call(conn, 2, &hello());
     let find = |key: i16| answer.api_keys.iter().find(|k| k.api_key == key);
     assert_eq!(find(1).unwrap().max_version, 11);
     assert_eq!(find(22), None);

@@ -522,3 +522,34 @@ fn a_script_speaks_for_one_group() {
     assert_eq!(members[0].commit(&mut kit, 4, ""), 7);
     assert_eq!(kit.cluster.committed("g", "t", 0).unwrap().offset, 4);
 }
+
+#[test]
+fn a_full_group_takes_nobody_in() {
+    let mut kit = Kit::new(ClusterConfig {
+        group_size_max: 2,
+        ..ClusterConfig::default()
+    });
+    kit.cluster.create_topic("t", 1).unwrap();
+    let members = stable(&mut kit, 2);
+    let conn = kit.connect(1);
+    let answer = kit.call(conn, 9, &join_request(&StrBytes::new(), &["range"]));
+    assert_eq!((answer.error_code, &*answer.member_id), (81, ""));
+    assert_eq!(
+        members[0].heartbeat(&mut kit),
+        0,
+        "the others notice nothing"
+    );
+}
+
+#[test]
+fn an_id_given_out_and_not_used_holds_a_rebalance_up_for_a_session_only() {
+    let mut kit = Kit::with_topic("t", 1);
+    let mut members = stable(&mut kit, 1);
+    let other = Member::new(&mut kit);
+    other.join(&mut kit);
+    let _never_comes_back = Member::new(&mut kit);
+    members[0].join(&mut kit);
+    assert!(kit.frame(members[0].join).is_none());
+    kit.advance(SESSION);
+    assert_eq!(members[0].joined(&mut kit).generation_id, 2);
+}

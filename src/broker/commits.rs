@@ -102,10 +102,11 @@ impl Cluster {
                 let metadata = p.committed_metadata.as_deref().unwrap_or_default();
                 let error = match planned {
                     Some(code) => code,
-                    None if whole != codes::NONE => whole,
+                    // Asked before the group is, so it wins over what the group says.
                     None if self.partition_ref(&topic.name, index).is_none() => {
                         codes::UNKNOWN_TOPIC_OR_PARTITION
                     }
+                    None if whole != codes::NONE => whole,
                     None if metadata.len() > self.cfg.offset_metadata_max => {
                         codes::OFFSET_METADATA_TOO_LARGE
                     }

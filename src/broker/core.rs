@@ -432,7 +432,7 @@ impl Cluster {
             ApiKey::SyncGroup => self.sync_group(now, call, body),
             ApiKey::DescribeGroups => self.describe_groups(call, body),
             ApiKey::ListGroups => self.list_groups(call, body),
-            ApiKey::ApiVersions => versions::api_versions(&self.cfg, call),
+            ApiKey::ApiVersions => versions::api_versions(&self.cfg, call, body),
             ApiKey::CreateTopics => self.create_topics(call, body),
             ApiKey::DeleteTopics => self.delete_topics(now, call, body),
             ApiKey::DeleteRecords => self.delete_records_api(now, call, body),

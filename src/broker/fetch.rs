@@ -57,7 +57,7 @@ impl Cluster {
         }
         let wait = Duration::from_millis(u64::try_from(req.max_wait_ms).unwrap_or(0));
         let cap = self.cfg.fetch_bytes_max;
-        let ask = match self.open_fetch(call, &req) {
+        let ask = match self.open_fetch(now, call, &req) {
             Ok((context, wanted)) => Ask {
                 context,
                 by_id: call.version >= 13,
@@ -70,7 +70,7 @@ impl Cluster {
         };
         let found = self.read_all(call, &ask, true);
         if wait.is_zero() || ask.wanted.is_empty() || enough(&ask, &found) {
-            return Outcome::Frame(self.fetch_answer(call, &ask, found));
+            return Outcome::Frame(self.fetch_answer(now, call, &ask, found));
         }
         let until = now + wait;
         self.parked.insert(call.conn, ParkedFetch { until, ask });
@@ -106,7 +106,7 @@ impl Cluster {
                 continue;
             };
             let found = self.read_all(&call, &f.ask, false);
-            let frame = self.fetch_answer(&call, &f.ask, found);
+            let frame = self.fetch_answer(now, &call, &f.ask, found);
             self.complete(now, &call, frame);
         }
     }
@@ -118,7 +118,7 @@ impl Cluster {
             };
             let found = self.read_all(&call, &f.ask, false);
             if enough(&f.ask, &found) {
-                let frame = self.fetch_answer(&call, &f.ask, found);
+                let frame = self.fetch_answer(now, &call, &f.ask, found);
                 self.complete(now, &call, frame);
             } else {
                 self.parked.insert(conn, f);
@@ -128,6 +128,7 @@ impl Cluster {
 
     fn open_fetch(
         &mut self,
+        now: Now,
         call: &Call,
         req: &FetchRequest,
     ) -> Result<(Context, Vec<Wanted>), i16> {
@@ -158,7 +159,14 @@ impl Cluster {
         }
         let node = self.nodes.get_mut(&call.node);
         let sessions = &mut node.ok_or(codes::NOT_LEADER_OR_FOLLOWER)?.sessions;
-        sessions.open(req.session_id, req.session_epoch, by_id, named, &forgotten)
+        sessions.open(
+            now,
+            req.session_id,
+            req.session_epoch,
+            by_id,
+            named,
+            &forgotten,
+        )
     }
 
     /// Reads what is asked, in order, as far as the bytes allow. Scripted faults are looked up on
@@ -259,7 +267,13 @@ impl Cluster {
         }
     }
 
-    fn fetch_answer(&mut self, call: &Call, ask: &Ask, found: Vec<Found>) -> Option<Bytes> {
+    fn fetch_answer(
+        &mut self,
+        now: Now,
+        call: &Call,
+        ask: &Ask,
+        found: Vec<Found>,
+    ) -> Option<Bytes> {
         let v = call.version;
         let mut resp = FetchResponse::default().with_throttle_time_ms(call.faults.throttle_ms);
         let mut said = Vec::new();
@@ -306,7 +320,7 @@ impl Cluster {
                 Context::Incremental(id) => id,
                 Context::Full => {
                     let node = self.nodes.get_mut(&call.node);
-                    node.map_or(0, |n| n.sessions.make(ask.by_id, said))
+                    node.map_or(0, |n| n.sessions.make(now, ask.by_id, said))
                 }
             };
         }

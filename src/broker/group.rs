@@ -198,12 +198,9 @@ impl Group {
     }
 
     pub fn join(&mut self, now: Now, req: Join, size_max: usize, out: &mut Vec<Reply>) {
-        let known = self.members.contains_key(&req.member_id);
-        if !known
-            && self.members.len() + self.pending.len() >= size_max
-            && !self.pending.contains_key(&req.member_id)
-        {
-            let reply = JoinReply::error(codes::GROUP_MAX_SIZE_REACHED, req.member_id);
+        if !self.has_room(&req.member_id, size_max) {
+            self.pending.remove(&req.member_id);
+            let reply = JoinReply::error(codes::GROUP_MAX_SIZE_REACHED, StrBytes::new());
             return out.push(Reply::Join(req.conn, reply));
         }
         if !self.supports(&req) {
@@ -315,7 +312,7 @@ impl Group {
             None => member_id.clone(),
         };
         if self.pending.remove(&id).is_some() {
-            self.try_complete_join(now, out);
+            self.complete_if_all_joined(now, out);
             return codes::NONE;
         }
         if !self.members.contains_key(&id) {
@@ -382,7 +379,7 @@ impl Group {
         let pending_before = self.pending.len();
         self.pending.retain(|_, at| *at > now);
         if self.pending.len() != pending_before {
-            self.try_complete_join(now, out);
+            self.complete_if_all_joined(now, out);
         }
         let late: Vec<StrBytes> = self
             .members
@@ -506,7 +503,7 @@ impl Group {
     }
 
     fn add_member(&mut self, now: Now, req: Join, out: &mut Vec<Reply>) {
-        if self.state == GroupState::PreparingRebalance && self.generation == 0 {
+        if self.state == GroupState::PreparingRebalance && self.was_empty {
             self.new_member = true;
         }
         if self.members.is_empty() {
@@ -562,17 +559,17 @@ impl Group {
         if self.unsynced.remove(old) {
             self.unsynced.insert(id.clone());
         }
-        let same = member.protocols == req.protocols;
         member.protocols.clone_from(&req.protocols);
         member.session = req.session;
         member.rebalance = req.rebalance;
         member.client_id = req.client_id.clone();
         member.deadline = now + req.session;
-        let stays = self.state == GroupState::Stable && same;
-        if !stays {
+        self.members.insert(id.clone(), member);
+        // Its subscription may have changed: what counts is which protocol would be chosen.
+        let stays = self.state == GroupState::Stable && self.vote() == self.protocol;
+        if let (false, Some(member)) = (stays, self.members.get_mut(&id)) {
             member.join = Some(req.conn);
         }
-        self.members.insert(id.clone(), member);
         if !stays {
             return self.rebalance_or_complete(now, out);
         }
@@ -588,6 +585,21 @@ impl Group {
             }
         }
         out.push(Reply::Join(req.conn, reply));
+    }
+
+    /// While members join again it counts who waits, so that the last to come are left out.
+    fn has_room(&self, id: &StrBytes, size_max: usize) -> bool {
+        let known = self.members.get(id);
+        match self.state {
+            GroupState::Empty => true,
+            GroupState::PreparingRebalance => {
+                known.is_some_and(|m| m.join.is_some())
+                    || self.members.values().filter(|m| m.join.is_some()).count() < size_max
+            }
+            GroupState::CompletingRebalance | GroupState::Stable => {
+                known.is_some() || self.members.len() < size_max
+            }
+        }
     }
 
     fn supports(&self, req: &Join) -> bool {

@@ -1,8 +1,10 @@
 //! Fetch sessions (KIP-227): what a client need not say again.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::codes;
+use crate::time::Now;
 
 /// A partition as a Fetch names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,7 @@ struct Session {
     /// The epoch that the next request must carry.
     epoch: i32,
     by_id: bool,
+    used: Now,
     /// In the order they are read; those that gave records move to the end, so that all get a turn.
     order: Vec<Key>,
     partitions: BTreeMap<Key, Cached>,
@@ -86,6 +89,7 @@ impl Sessions {
     /// Takes in a request; gives what is to be read, in order.
     pub fn open(
         &mut self,
+        now: Now,
         id: i32,
         epoch: i32,
         by_id: bool,
@@ -122,6 +126,7 @@ impl Sessions {
             session.put(wanted);
         }
         session.epoch = after(epoch);
+        session.used = now;
         if session.partitions.is_empty() {
             self.all.remove(&id);
             return Ok((Context::None, Vec::new()));
@@ -136,7 +141,15 @@ impl Sessions {
 
     /// Makes a session of a full request's partitions, with what was said of each; 0 if there is
     /// no room.
-    pub fn make(&mut self, by_id: bool, said: Vec<(Wanted, i64, i64)>) -> i32 {
+    pub fn make(&mut self, now: Now, by_id: bool, said: Vec<(Wanted, i64, i64)>) -> i32 {
+        if self.all.len() >= self.max {
+            // One that was not used for long makes room.
+            let oldest = self.all.iter().min_by_key(|(_, s)| s.used);
+            let stale = oldest.filter(|(_, s)| now.since(s.used) > EVICTION);
+            if let Some(id) = stale.map(|(id, _)| *id) {
+                self.all.remove(&id);
+            }
+        }
         if self.all.len() >= self.max || said.is_empty() {
             return 0;
         }
@@ -145,6 +158,7 @@ impl Sessions {
         let mut session = Session {
             epoch: 1,
             by_id,
+            used: now,
             order: Vec::with_capacity(said.len()),
             partitions: BTreeMap::new(),
         };
@@ -216,5 +230,7 @@ fn after(n: i32) -> i32 {
     n.checked_add(1).unwrap_or(1)
 }
 
+/// Kafka's `fetch.session.cache` lets nobody push out a session younger than this.
+const EVICTION: Duration = Duration::from_secs(120);
 const INITIAL: i32 = 0;
 const FINAL: i32 = -1;

@@ -1,8 +1,9 @@
 //! Which APIs and versions are offered, and ApiVersions itself.
 
 use bytes::Bytes;
-use kafka_protocol::messages::ApiKey;
 use kafka_protocol::messages::api_versions_response::{ApiVersion, ApiVersionsResponse};
+use kafka_protocol::messages::{ApiKey, ApiVersionsRequest};
+use kafka_protocol::protocol::Decodable;
 
 use super::codes;
 use super::config::ClusterConfig;
@@ -21,7 +22,15 @@ pub(crate) fn refused(cfg: &ClusterConfig, call: &Call) -> Option<Bytes> {
     call.frame_as(&body, 0)
 }
 
-pub(crate) fn api_versions(cfg: &ClusterConfig, call: &Call) -> Outcome {
+pub(crate) fn api_versions(cfg: &ClusterConfig, call: &Call, body: &mut Bytes) -> Outcome {
+    let Ok(req) = ApiVersionsRequest::decode(body, call.version) else {
+        return Outcome::Close;
+    };
+    let named = [&req.client_software_name, &req.client_software_version];
+    if call.version >= 3 && !named.iter().all(|name| software_name_allowed(name)) {
+        let refusal = ApiVersionsResponse::default().with_error_code(codes::INVALID_REQUEST);
+        return call.answer(&refusal);
+    }
     let mut body = ApiVersionsResponse::default()
         .with_error_code(call.faults.error.unwrap_or(codes::NONE))
         .with_api_keys(list(cfg, |_| true));
@@ -29,6 +38,16 @@ pub(crate) fn api_versions(cfg: &ClusterConfig, call: &Call) -> Outcome {
         body.throttle_time_ms = call.faults.throttle_ms;
     }
     call.answer(&body)
+}
+
+/// Letters and digits, and between them dots and dashes.
+fn software_name_allowed(name: &str) -> bool {
+    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    ends(name.chars().next())
+        && ends(name.chars().last())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
 }
 
 fn list(cfg: &ClusterConfig, wanted: impl Fn(ApiKey) -> bool) -> Vec<ApiVersion> {

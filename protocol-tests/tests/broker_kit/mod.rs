@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use kafka_protocol::messages::{RequestHeader, ResponseHeader};
+use kafka_protocol::messages::{ApiVersionsRequest, RequestHeader, ResponseHeader};
 use kafka_protocol::protocol::{Decodable, HeaderVersion, Request, StrBytes};
 use laneway::broker::{BrokerAction, Cluster, ClusterConfig, ConnId};
 use laneway::time::Now;
@@ -201,6 +201,13 @@ impl Batch {
         out[17..21].copy_from_slice(&crc.to_be_bytes());
         out.freeze()
     }
+}
+
+/// ApiVersions as a client that names itself, as it must from version 3.
+pub fn hello() -> ApiVersionsRequest {
+    ApiVersionsRequest::default()
+        .with_client_software_name(text("kit"))
+        .with_client_software_version(text("1.0"))
 }
 
 pub fn text(s: &str) -> StrBytes {

@@ -46,9 +46,17 @@ impl Group {
         }
     }
 
+    /// A group's first rebalance waits for its delay, though all that are known have joined.
     pub(super) fn try_complete_join(&mut self, now: Now, out: &mut Vec<Reply>) {
+        if !self.was_empty {
+            self.complete_if_all_joined(now, out);
+        }
+    }
+
+    /// But somebody who goes ends that wait, as in Kafka.
+    pub(super) fn complete_if_all_joined(&mut self, now: Now, out: &mut Vec<Reply>) {
         let all = self.pending.is_empty() && self.members.values().all(|m| m.join.is_some());
-        if self.state == GroupState::PreparingRebalance && all && !self.was_empty {
+        if self.state == GroupState::PreparingRebalance && all {
             self.complete_join(now, out);
         }
     }
@@ -112,7 +120,7 @@ impl Group {
             GroupState::Stable | GroupState::CompletingRebalance => {
                 self.prepare_rebalance(now, out);
             }
-            GroupState::PreparingRebalance => self.try_complete_join(now, out),
+            GroupState::PreparingRebalance => self.complete_if_all_joined(now, out),
             GroupState::Empty => {}
         }
     }
@@ -122,7 +130,7 @@ impl Group {
             return;
         };
         if let Some(conn) = member.join {
-            let reply = JoinReply::error(codes::UNKNOWN_MEMBER_ID, id.clone());
+            let reply = JoinReply::error(codes::UNKNOWN_MEMBER_ID, StrBytes::new());
             out.push(Reply::Join(conn, reply));
         }
         if let Some(conn) = member.sync {
@@ -156,7 +164,7 @@ impl Group {
     }
 
     /// The protocol that most members like best among those all of them support.
-    fn vote(&self) -> Option<StrBytes> {
+    pub(super) fn vote(&self) -> Option<StrBytes> {
         let everywhere = |name: &StrBytes| {
             self.members
                 .values()
