@@ -8,6 +8,13 @@ use kafka_protocol::protocol::HeaderVersion;
 use crate::error::{Error, ErrorKind};
 
 /// A range of versions, both ends included. One whose `min` is above its `max` holds nothing.
+///
+/// ```
+/// use laneway::wire::VersionRange;
+/// let both = VersionRange::new(0, 9).intersect(VersionRange::new(4, 13));
+/// assert_eq!(both, VersionRange::new(4, 9));
+/// assert!(both.intersect(VersionRange::new(10, 11)).is_empty());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionRange {
     /// The lowest.
@@ -55,6 +62,12 @@ impl fmt::Display for VersionRange {
 }
 
 /// An API of Kafka that we speak.
+///
+/// ```
+/// use laneway::wire::Api;
+/// assert_eq!(Api::from_key(11), Some(Api::JoinGroup));
+/// assert_eq!(Api::JoinGroup.to_string(), "JoinGroup");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Api {
@@ -183,7 +196,8 @@ impl Api {
             // Below 4 a broker makes the topics that it is asked about.
             Api::Metadata => facts(3, "Metadata", 4, 13, Some(6)),
             Api::OffsetCommit => facts(8, "OffsetCommit", 2, 9, Some(4)),
-            Api::OffsetFetch => facts(9, "OffsetFetch", 1, 9, Some(4)),
+            // Version 1 says what is wrong with the group in its partitions.
+            Api::OffsetFetch => facts(9, "OffsetFetch", 2, 9, Some(4)),
             Api::FindCoordinator => facts(10, "FindCoordinator", 0, 6, Some(2)),
             Api::JoinGroup => facts(11, "JoinGroup", 0, 9, Some(3)),
             Api::Heartbeat => facts(12, "Heartbeat", 0, 4, Some(2)),
@@ -202,6 +216,13 @@ impl fmt::Display for Api {
 }
 
 /// What a broker speaks: every API it listed, also those we do not know.
+///
+/// ```
+/// use laneway::wire::{Api, ApiRanges, VersionRange};
+/// let ranges = ApiRanges::new([(Api::Fetch.key(), VersionRange::new(0, 13))]);
+/// assert_eq!(ranges.pick(Api::Fetch, VersionRange::new(4, 12)), Ok(12));
+/// assert!(ranges.pick(Api::Metadata, Api::Metadata.versions()).is_err());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApiRanges {
     /// Sorted by key; each key once.

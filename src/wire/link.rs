@@ -20,6 +20,12 @@ use crate::ids::Token;
 use crate::time::{Now, earliest};
 
 /// What all links of a client have in common.
+///
+/// ```
+/// use laneway::wire::LinkConfig;
+/// let config = LinkConfig { client_id: "billing".into(), ..LinkConfig::default() };
+/// assert_eq!(&*config.software_name, "laneway");
+/// ```
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
     /// Named in every request; shows up in the broker's logs and quotas.

@@ -20,6 +20,13 @@ pub enum Isolation {
 }
 
 /// A Kafka error code; 0 is none.
+///
+/// ```
+/// use laneway::wire::Code;
+/// assert_eq!(Code(16).to_string(), "NOT_COORDINATOR (16)");
+/// assert!(Code(16).wants_coordinator() && Code(16).is_retriable());
+/// assert!(Code::GROUP_AUTHORIZATION_FAILED.is_fatal());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Code(pub i16);
 

@@ -17,6 +17,21 @@ use super::reader::{WireError, WireFault};
 use crate::ids::TopicId;
 
 /// Something to ask a broker, free of versions.
+///
+/// ```
+/// use laneway::wire::Request;
+/// use laneway::wire::message::HeartbeatRequest;
+/// let request = Request::Heartbeat(HeartbeatRequest {
+///     group: "billing".into(),
+///     generation: 3,
+///     member_id: "m-1".into(),
+///     instance_id: Some("till-7".into()),
+/// });
+/// // A static member is not known before version 3.
+/// assert_eq!(request.versions().min, 3);
+/// let frame = request.encode(4, 1, "me").unwrap();
+/// assert_eq!(frame[..4], u32::try_from(frame.len() - 4).unwrap().to_be_bytes());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Request {

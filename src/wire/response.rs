@@ -17,6 +17,17 @@ use super::reader::{Reader, WireError, WireFault};
 use crate::ids::{NodeId, TopicId};
 
 /// What a broker answered, free of versions.
+///
+/// ```
+/// use bytes::Bytes;
+/// use laneway::wire::{Api, Code, Response};
+/// let body = Bytes::from_static(&[0, 0, 0, 0, 0, 27]);
+/// let Ok(Response::Heartbeat(answer)) = Response::decode(Api::Heartbeat, 3, body) else {
+///     panic!("six bytes are a heartbeat's answer of version 3");
+/// };
+/// assert_eq!(answer.code, Code::REBALANCE_IN_PROGRESS);
+/// assert!(Response::decode(Api::Heartbeat, 3, Bytes::from_static(&[0, 0])).is_err());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Response {
