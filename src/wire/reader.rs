@@ -246,6 +246,29 @@ impl<'a> Reader<'a> {
         Ok(Some(items))
     }
 
+    /// The first element of a list that must have one, whose elements take at least `min` bytes
+    /// each. The others are read and dropped, so that nothing is reserved for them.
+    pub(super) fn first<T>(
+        &mut self,
+        min: usize,
+        mut item: impl FnMut(&mut Self) -> Read<T>,
+    ) -> Read<T> {
+        let count = self.list_len()?.ok_or(WireFault::Null)?;
+        let need = count.saturating_mul(min);
+        if need > self.left() {
+            return Err(WireFault::Short {
+                need,
+                left: self.left(),
+            });
+        }
+        let mut first = None;
+        for _ in 0..count {
+            let read = item(self)?;
+            first.get_or_insert(read);
+        }
+        first.ok_or(WireFault::Length(0))
+    }
+
     /// A list of elements of `size` bytes that nobody wants.
     pub(super) fn skip_list(&mut self, size: usize) -> Read<()> {
         let count = self.list_len()?.unwrap_or(0);

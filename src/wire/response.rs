@@ -291,7 +291,7 @@ fn find_coordinator(r: &mut Reader<'_>, version: i16) -> Read<FindCoordinatorRes
         });
     }
     // We ask for one group, so the first is ours.
-    let mut answers = r.list(16, |r| {
+    let answer = r.first(16, |r| {
         r.string()?;
         let mut code = Code(0);
         let coordinator = coordinator(r, |r| {
@@ -308,10 +308,7 @@ fn find_coordinator(r: &mut Reader<'_>, version: i16) -> Read<FindCoordinatorRes
         })
     })?;
     r.skip_tags()?;
-    match answers.is_empty() {
-        true => Err(WireFault::Length(0)),
-        false => Ok(answers.swap_remove(0)),
-    }
+    Ok(answer)
 }
 
 /// Node, host and port, which mean nothing (-1, "", -1) beside an error. `code` gives the error,
@@ -352,7 +349,7 @@ fn join_group(r: &mut Reader<'_>, version: i16) -> Read<JoinGroupResponse> {
     let leader = r.string()?;
     let skip_assignment = version >= 9 && r.bool()?;
     let member_id = r.string()?;
-    let members = r.list(3, |r| {
+    let members = r.list(4, |r| {
         let member_id = r.string()?;
         let instance_id = if version >= 5 {
             r.nullable_string()?
@@ -466,7 +463,7 @@ fn offset_fetch(r: &mut Reader<'_>, version: i16) -> Read<OffsetFetchResponse> {
         });
     }
     // We ask for one group, so the first is ours.
-    let mut groups = r.list(5, |r| {
+    let group = r.first(5, |r| {
         r.string()?;
         let topics = r.list(3, |r| offset_fetch_topic(r, version))?;
         let code = r.code()?;
@@ -478,10 +475,7 @@ fn offset_fetch(r: &mut Reader<'_>, version: i16) -> Read<OffsetFetchResponse> {
         })
     })?;
     r.skip_tags()?;
-    match groups.is_empty() {
-        true => Err(WireFault::Length(0)),
-        false => Ok(groups.swap_remove(0)),
-    }
+    Ok(group)
 }
 
 fn offset_fetch_topic(r: &mut Reader<'_>, version: i16) -> Read<OffsetFetchTopic> {
