@@ -19,6 +19,7 @@ use kafka_protocol::messages::{
     ListOffsetsRequest, MetadataRequest, OffsetForLeaderEpochRequest, ProduceRequest, TopicName,
 };
 use laneway::broker::{ClusterConfig, ConnId, Fault, Rule};
+use laneway::records::{BatchBuilder, Compression, Encoder};
 
 fn produce_request(acks: i16, partition: i32, records: Option<Bytes>) -> ProduceRequest {
     let data = PartitionProduceData::default()
@@ -542,6 +543,13 @@ fn offsets_are_found_by_time() {
         };
         kit.cluster.append(kit.now, "t", 0, batch.bytes()).unwrap();
     }
+    // Compressed ones are looked into as well.
+    let mut late = BatchBuilder::new(0).compression(Compression::Zstd);
+    for timestamp in [3000, 3005, 3010] {
+        late.push(timestamp, None, Some(b"value"), &[]).unwrap();
+    }
+    let late = late.build(&mut Encoder::new()).unwrap();
+    kit.cluster.append(kit.now, "t", 0, late).unwrap();
     let mut find = |v: i16, timestamp: i64| {
         let asked = ListOffsetsPartition::default()
             .with_current_leader_epoch(-1)
@@ -557,15 +565,13 @@ fn offsets_are_found_by_time() {
         (p.error_code, p.offset, p.timestamp)
     };
     assert_eq!(find(7, -2), (0, 0, -1));
-    assert_eq!(find(7, -1), (0, 9, -1));
+    assert_eq!(find(7, -1), (0, 12, -1));
     assert_eq!(find(7, 1001), (0, 1, 1001));
     assert_eq!(find(7, 1003), (0, 3, 2000));
-    assert_eq!(
-        find(7, 2003),
-        (0, -1, -1),
-        "nothing so late: no offset, no error"
-    );
-    assert_eq!(find(7, -3), (0, 5, 2002));
+    assert_eq!(find(7, 2003), (0, 9, 3000));
+    assert_eq!(find(7, 3001), (0, 10, 3005));
+    assert_eq!(find(7, 3011), (0, -1, -1), "nothing so late: no error");
+    assert_eq!(find(7, -3), (0, 11, 3010));
     assert_eq!(find(6, -3).0, 35);
     assert_eq!(find(7, -9).0, 35);
 }

@@ -20,8 +20,8 @@
 //! * Nodes share one log for each partition. Replication takes no time, and there is no lag.
 //! * No transaction coordinator, no new group protocol (KIP-848), no share groups, no ACLs, SASL,
 //!   TLS, quotas or telemetry. Tests can append the batches of transactions themselves.
-//! * Record batches of version 2 only (Kafka 0.11 and later). Records are never decompressed:
-//!   ListOffsets by time answers with a compressed batch's first offset.
+//! * Record batches of version 2 only (Kafka 0.11 and later), kept as they came: what is in a
+//!   compressed batch is looked at by ListOffsets by time, and by nothing else.
 //! * Topic settings are kept and shown, and mean nothing.
 //!
 //! # Bounds

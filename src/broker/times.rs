@@ -1,19 +1,23 @@
 //! Finding records by time.
 
-use super::log::{HEADER_BYTES, Header, Log, Stored};
+use super::log::{Header, Log, Stored};
+use crate::records::{Decoder, Limits, Piece, split};
 
 impl Log {
     /// Timestamp, offset and epoch of the first record at or after `timestamp`.
     ///
-    /// Inside a compressed batch the record is not looked for: the batch's first offset is given,
-    /// with its greatest timestamp, so that a reader who starts there misses nothing.
+    /// Where a batch cannot be decoded (a test put it there) its first offset is given, with its
+    /// greatest timestamp, so that a reader who starts there misses nothing.
     pub(crate) fn first_record_at(&self, timestamp: i64) -> Option<(i64, i64, i32)> {
+        let mut decoder = Decoder::new();
         let mut later = self
             .batches()
             .iter()
             .filter(|b| b.max_timestamp >= timestamp);
         later.find_map(|batch| {
-            let (at, offset) = first_in(batch, |t| t >= timestamp, self.start())?;
+            let found = first_in(batch, &mut decoder, timestamp, self.start());
+            let blind = || Some((batch.max_timestamp, batch.base.max(self.start())));
+            let (at, offset) = found.unwrap_or_else(blind)?;
             Some((at, offset, batch.epoch))
         })
     }
@@ -28,43 +32,26 @@ impl Log {
     }
 }
 
-fn first_in(batch: &Stored, fits: impl Fn(i64) -> bool, start: i64) -> Option<(i64, i64)> {
-    let header = Header::parse(&batch.bytes).ok()?;
-    let is_compressed = header.attributes & 0x07 != 0;
-    if is_compressed {
-        return Some((batch.max_timestamp, batch.base.max(start)));
-    }
-    let is_append_time = header.attributes & 0x08 != 0;
-    let mut rest = &batch.bytes[HEADER_BYTES..header.size];
-    for _ in 0..header.count {
-        let length = usize::try_from(varint(&mut rest)?).ok()?;
-        let (mut record, after) = rest.split_at_checked(length)?;
-        rest = after;
-        record = record.get(1..)?;
-        let timestamp = header.base_timestamp.wrapping_add(varint(&mut record)?);
-        let timestamp = if is_append_time {
-            header.max_timestamp
-        } else {
-            timestamp
-        };
-        let offset = batch.base.wrapping_add(varint(&mut record)?);
-        if fits(timestamp) && offset >= start {
-            return Some((timestamp, offset));
-        }
-    }
-    None
-}
-
-/// A zigzag varint; `None` where the bytes end or it is longer than 64 bits.
-fn varint(bytes: &mut &[u8]) -> Option<i64> {
-    let mut value = 0u64;
-    for shift in (0..70).step_by(7) {
-        let (&byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        value |= u64::from(byte & 0x7f).checked_shl(shift)?;
-        if byte & 0x80 == 0 {
-            return Some((value >> 1) as i64 ^ -((value & 1) as i64));
-        }
-    }
-    None
+/// Timestamp and offset of the batch's first record at or after `timestamp`, if there is one;
+/// `None` where the batch cannot be read.
+fn first_in(
+    batch: &Stored,
+    decoder: &mut Decoder,
+    timestamp: i64,
+    start: i64,
+) -> Option<Option<(i64, i64)>> {
+    // The bytes still have the base offset that they came with.
+    let base = Header::parse(&batch.bytes).ok()?.base_offset;
+    let Some(Ok(Piece::Batch(raw))) = split(batch.bytes.clone()).next() else {
+        return None;
+    };
+    let records = raw.decode(decoder, base, &Limits::default()).ok()?;
+    let mut each = (0..records.len()).map(|i| {
+        let offset = records
+            .offset(i)
+            .wrapping_sub(base)
+            .wrapping_add(batch.base);
+        (records.timestamp(i), offset)
+    });
+    Some(each.find(|&(at, offset)| at >= timestamp && offset >= start))
 }
