@@ -64,11 +64,13 @@ impl LaneHasher {
             let bytes = &seed[at..at + 8];
             bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b))
         };
+        // Two words make one without the chance that they cancel each other.
+        let both = |a: u64, b: u64| a.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ b;
         LaneHasher {
-            start: word(0) ^ word(16).rotate_left(32),
+            start: both(word(0), word(16)),
             // Both seeds are secret: with a known shared seed there are keys that collide whatever
             // the start is.
-            shared: SharedSeed::from_u64(word(8) ^ word(24).rotate_left(32)),
+            shared: SharedSeed::from_u64(both(word(8), word(24))),
         }
     }
 

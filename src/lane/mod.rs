@@ -37,6 +37,8 @@ mod permits;
 mod retry;
 mod runner;
 mod slots;
+#[cfg(test)]
+mod tests;
 mod wake;
 
 pub use group::{Group, Late, Lease, LeaseState, PARCEL_RECORDS_MAX, Parcel, RunResult};

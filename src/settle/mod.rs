@@ -14,6 +14,8 @@
 //! Nothing here knows Kafka: offsets are numbers that rise, an epoch is a number kept beside them.
 
 mod ring;
+#[cfg(test)]
+mod tests;
 mod tracker;
 
 use std::fmt;

@@ -167,11 +167,11 @@ impl<L> Exec<L> {
         self.last_back = now;
         let nanos = u64::try_from(now.since(began).as_nanos()).unwrap_or(u64::MAX);
         let pace = (nanos / u64::from(group.records.max(1))).max(1);
-        // The old pace weighs three quarters; a group that took very long counts at once.
+        // The old pace weighs a half; a group that took very long counts at once.
         self.pace = match self.pace {
             0 => pace,
             old if pace > 8 * old => pace,
-            old => (old - old / 4 + pace / 4).max(1),
+            old => (old - old / 2 + pace / 2).max(1),
         };
         let size = u32::try_from(GROUP_NANOS / self.pace).unwrap_or(GROUP_RECORDS_MAX);
         self.size = size.clamp(1, GROUP_RECORDS_MAX).max(self.size_min);
@@ -184,24 +184,26 @@ impl<L> Exec<L> {
         }
     }
 
-    /// Takes out of the groups that are not shipped what `goes` says: told the parcel, how many
-    /// records, their lane, and whether they would have opened it.
+    /// Takes out of the groups that are not shipped what `goes` says: tells the lane, and how many
+    /// records. A segment that opens a lane stays, for what follows it relies on that; the Runner
+    /// will give its records back.
     pub(super) fn withdraw(
         &mut self,
         goes: impl Fn(&Parcel<L>) -> bool,
-        mut gone: impl FnMut(LaneId, u32, bool),
+        mut gone: impl FnMut(LaneId, u32),
     ) {
+        let goes = |seg: &Seg<L>| seg.opens == LaneId::NONE && goes(&seg.parcel);
         let groups = self.ready.iter_mut().chain([&mut self.filling]);
-        for group in groups.filter(|g| g.segs.iter().any(|s| goes(&s.parcel))) {
+        for group in groups.filter(|g| g.segs.iter().any(&goes)) {
             let mut old = std::mem::replace(group, Group::new());
             let mut from = 0;
             for seg in old.segs.drain(..) {
-                let goes = goes(&seg.parcel);
+                let goes = goes(&seg);
                 match seg.cut {
                     Cut::Items { end } => {
                         for item in &old.items[from..end] {
                             if goes {
-                                gone(item.lane, 1, false);
+                                gone(item.lane, 1);
                             } else {
                                 group.items.push(*item);
                             }
@@ -217,7 +219,7 @@ impl<L> Exec<L> {
                         from = end;
                     }
                     Cut::Range { lane, len, .. } if goes => {
-                        gone(lane, len, seg.opens != LaneId::NONE);
+                        gone(lane, len);
                     }
                     Cut::Range { len, .. } => {
                         group.records += len;

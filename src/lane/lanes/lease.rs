@@ -3,7 +3,7 @@
 use super::super::LaneId;
 use super::super::group::{Lease, LeaseState};
 use super::super::runner::Recall;
-use super::{Due, Lanes, PARKED, Recalled, SEALED};
+use super::{Due, Lanes, PARKED, Recalled};
 use crate::ids::ExecutorId;
 
 impl<L> Lanes<L> {
@@ -88,17 +88,12 @@ impl<L> Lanes<L> {
         for exec in &mut self.execs {
             exec.withdraw(
                 |parcel| parcel.lease.id() == lease.id(),
-                |lane, records, opens| {
+                |lane, records| {
                     lease.came_back(records);
                     if lane == LaneId::NONE {
                         return;
                     }
-                    let at = &mut lanes[lane.0 as usize];
-                    at.out -= records;
-                    // The Runner never saw the segment that would have opened the lane.
-                    if opens {
-                        at.set(SEALED, true);
-                    }
+                    lanes[lane.0 as usize].out -= records;
                     touched.push(lane.0);
                 },
             );

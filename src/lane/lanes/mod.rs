@@ -3,8 +3,6 @@
 mod back;
 mod exec;
 mod lease;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,0 +1,5 @@
+//! Lanes and Runners together, against a naive model that watches every start and every result.
+
+mod model;
+mod scenarios;
+mod world;
