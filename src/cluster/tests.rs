@@ -122,7 +122,7 @@ impl Bench {
     /// Waits for the next metadata request and answers it.
     fn next_metadata(&mut self, answer: MetadataResponse) {
         while self.asked.is_empty() {
-            self.pass_deadline();
+            self.wake();
         }
         self.metadata(answer);
     }
@@ -146,7 +146,7 @@ impl Bench {
         asked.to
     }
 
-    fn pass_deadline(&mut self) {
+    fn wake(&mut self) {
         let at = self
             .cluster
             .next_deadline()
@@ -160,7 +160,7 @@ impl Bench {
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.cluster.next_deadline().is_some_and(|at| at <= end) {
-            self.pass_deadline();
+            self.wake();
         }
         self.now = end;
     }
@@ -184,7 +184,7 @@ impl Bench {
                 }
                 self.answer(&asked, result);
             } else if self.cluster.next_deadline().is_some_and(|at| at <= end) {
-                self.pass_deadline();
+                self.wake();
             } else {
                 self.now = end;
                 return;
@@ -293,7 +293,7 @@ fn idle_until_something_is_wanted_and_then_fresh_by_age() {
     // An idle client is idle: the next request is for age alone, and asks a broker by number.
     let age = b.cluster.next_deadline().expect("a refresh").since(b.now);
     assert!(age >= SEC(270) && age <= SEC(300), "{age:?}");
-    b.pass_deadline();
+    b.wake();
     b.did.clear();
     b.metadata(t(vec![part(0, 1, 3), part(1, 2, 4)]));
     assert!(!b.changed(), "the same again is no news");
@@ -346,7 +346,7 @@ fn f23_the_next_answer_is_asked_of_another_broker() {
     b.drain();
     let first = b.asked[0].to;
     b.metadata(t(vec![part(0, 1, 8)]));
-    b.pass_deadline();
+    b.wake();
     assert_ne!(b.asked[0].to, first);
 }
 
@@ -512,7 +512,7 @@ fn f34_a_leader_without_an_entry_is_no_leader() {
 #[test]
 fn f35_a_new_partition_is_noticed() {
     let mut b = Bench::settled(t(vec![part(0, 1, 0), part(1, 2, 0)]));
-    b.pass_deadline();
+    b.wake();
     b.metadata(t(vec![part(0, 1, 0), part(1, 2, 0), part(2, 1, 0)]));
     assert!(b.changed());
     assert_eq!(b.cluster.partition_counts(&["t".into()])["t"], 3);
@@ -664,7 +664,7 @@ fn l17_without_metadata_for_long_the_brokers_are_given_up() {
     let mut given_up = None;
     for _ in 0..100 {
         while b.asked.is_empty() {
-            b.pass_deadline();
+            b.wake();
         }
         let asked = b.asked.pop_front().expect("asked");
         if asked.to == Peer::Bootstrap(0) && b.now.since(start) > SEC(60) {
@@ -701,7 +701,7 @@ fn l18_code_129_is_obeyed() {
         code: Code(129),
         ..MetadataResponse::default()
     });
-    b.pass_deadline();
+    b.wake();
     assert_eq!(b.asked[0].to, Peer::Bootstrap(0));
     b.metadata(meta(&[5], vec![topic("t", A, vec![part(0, 5, 6)])]));
     assert_eq!(b.leader(0), Some((5, 6)));
@@ -933,7 +933,7 @@ fn a_refresh_that_changes_nothing_is_paced() {
         b.refresh(); // every fetch fails with "not the leader"
         b.drain();
         match b.asked.is_empty() {
-            true => b.pass_deadline(),
+            true => b.wake(),
             false => b.metadata(t(vec![part(0, 1, 0)])),
         }
     }
@@ -1067,7 +1067,7 @@ fn g18_a_useless_coordinator_is_no_loop() {
     while b.now < end {
         b.drain();
         if b.asked.is_empty() {
-            b.pass_deadline();
+            b.wake();
         } else {
             b.lookup(coordinator(1));
             b.now = b.now + MS(1);

@@ -27,6 +27,8 @@ mod lease;
 mod load;
 
 #[cfg(test)]
+mod property;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -256,9 +258,16 @@ impl Commit {
         };
         let due = self.due.map_or(due, |at| at.min(due));
         self.due = Some(due);
-        self.wake = earliest(self.wake, Some(due.max(self.pause_until)));
-        if due <= now || entry.flush_until.is_some() {
+        let urgent = entry.flush_until.is_some();
+        let able = self.in_flight.is_none() && self.coordinator && !self.resting;
+        if !able || !self.has_standing(now) {
+            return; // whatever ends that looks at everything anew
+        }
+        let at = due.max(self.pause_until);
+        if at <= now || (urgent && self.pause_until <= now) {
             self.drive(now);
+        } else {
+            self.wake = earliest(self.wake, Some(at));
         }
     }
 

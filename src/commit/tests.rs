@@ -96,7 +96,7 @@ impl Bench {
         self.drain();
     }
 
-    fn pass_deadline(&mut self) {
+    fn wake(&mut self) {
         let at = self.commit.next_deadline().expect("a deadline");
         assert!(at >= self.now, "a deadline in the past makes a loop");
         self.now = at;
@@ -108,7 +108,7 @@ impl Bench {
         let end = self.now + time;
         let mut steps = 0;
         while self.commit.next_deadline().is_some_and(|at| at <= end) {
-            self.pass_deadline();
+            self.wake();
             steps += 1;
             assert!(steps < 1000, "a storm");
         }
@@ -160,7 +160,7 @@ impl Bench {
     /// The next commit, whenever it comes.
     fn next_commit(&mut self) {
         while self.commits.is_empty() {
-            self.pass_deadline();
+            self.wake();
         }
     }
 
@@ -188,7 +188,7 @@ impl Bench {
 
     fn next_load(&mut self) {
         while self.loads.is_empty() {
-            self.pass_deadline();
+            self.wake();
         }
     }
 
@@ -777,7 +777,7 @@ fn c25_every_flush_ends_at_its_deadline() {
             } else if !b.commits.is_empty() && n == 2 {
                 b.answer(14);
             } else {
-                b.pass_deadline();
+                b.wake();
             }
         }
         assert_eq!(b.now.since(start), SEC(4), "trouble {n}");
