@@ -246,6 +246,7 @@ pub struct World {
     mute: Vec<(usize, i32)>,
     ports: BTreeMap<u16, i32>,
     steps: u64,
+    grants: Vec<(usize, TopicPartition, Now)>,
 }
 
 impl World {
@@ -272,6 +273,7 @@ impl World {
             mute: Vec::new(),
             ports,
             steps: 0,
+            grants: Vec::new(),
         }
     }
 
@@ -372,6 +374,13 @@ impl World {
             .iter()
             .filter(|h| h.ended.is_some())
             .count()
+    }
+
+    /// Whether this member was given this partition after `from`, up to `to`.
+    #[must_use]
+    pub fn was_granted(&self, run: &Handled, from: Now, to: Now) -> bool {
+        let mut grants = self.grants.iter();
+        grants.any(|(m, p, at)| *m == run.member && *p == run.partition && *at > from && *at <= to)
     }
 
     /// What a member's engine reported.
@@ -875,7 +884,12 @@ impl World {
                 self.members[number].executors[executor.0 as usize].recall(lease, what);
             }
             Action::Reply { id, result } => self.members[number].replies.push((id, result)),
-            Action::Event(event) => self.members[number].events.push(event),
+            Action::Event(event) => {
+                if let Event::Granted { partition, .. } = &event {
+                    self.grants.push((number, partition.clone(), self.now));
+                }
+                self.members[number].events.push(event);
+            }
             Action::Again => {
                 let now = self.now;
                 self.members[number].engine.handle_timeout(now);
