@@ -80,7 +80,8 @@ pub enum ClusterAction {
         new: TopicId,
     },
     /// A topic that we knew has been unknown to the cluster for so long that it must be gone.
-    /// It stays wanted: should it come back, the view has it.
+    /// It stays wanted: should another topic take its name, [`TopicRecreated`](Self::TopicRecreated)
+    /// follows.
     TopicGone {
         /// Its name.
         topic: Arc<str>,

@@ -123,7 +123,8 @@ impl Cluster {
 
     /// Plans the next request.
     fn after_answer(&mut self, now: Now) {
-        let early = self.view.unsettled() || self.lacks_expected(now) || self.metadata.again;
+        let early =
+            self.view.unsettled(self.all) || self.lacks_expected(now) || self.metadata.again;
         let m = &mut self.metadata;
         m.tried.clear();
         m.rounds.reset();
@@ -201,18 +202,16 @@ impl Cluster {
         if self.metadata.wants_more {
             return; // the request was made before they were wanted
         }
+        let waited_for = |name: &&Arc<str>| !self.all || self.view.topic(name).is_some();
         let absent: Vec<Arc<str>> = self
             .view
             .names()
+            .filter(waited_for)
             .filter(|name| !seen.contains(*name))
             .cloned()
             .collect();
         for name in absent {
             self.learn_unknown(now, &name, news);
-        }
-        if self.all {
-            // Nobody wants what is gone by its name.
-            self.view.retain_known();
         }
     }
 

@@ -441,6 +441,7 @@ fn f28_a_deleted_topic_is_told_after_a_while_and_may_come_back() {
     assert_eq!(b.did.iter().filter(gone).count(), 1);
     assert!(b.cluster.topic("t").is_none());
     assert!(b.cluster.topic_by_id(A).is_none());
+    // Another topic of its name is another topic, also for whoever held offsets of the first.
     b.play(SEC(2), |_, _| {
         Ok(Response::Metadata(meta(
             &[1, 2],
@@ -448,6 +449,50 @@ fn f28_a_deleted_topic_is_told_after_a_while_and_may_come_back() {
         )))
     });
     assert_eq!(b.leader(0), Some((2, 0)));
+    let told =
+        |a: &ClusterAction| matches!(a, ClusterAction::TopicRecreated { old: A, new: B, .. });
+    assert!(b.has(told));
+}
+
+/// F28: the same topic after a long absence (a right that was taken and given back) is the same.
+#[test]
+fn f28_the_same_id_after_an_absence_is_no_new_topic() {
+    let mut b = Bench::settled(t(vec![part(0, 1, 3)]));
+    b.refresh();
+    b.play(SEC(30), |_, _| {
+        Ok(Response::Metadata(meta(&[1, 2], vec![broken("t", 3)])))
+    });
+    assert!(b.cluster.topic("t").is_none());
+    b.play(SEC(30), |_, _| {
+        Ok(Response::Metadata(t(vec![part(0, 1, 3)])))
+    });
+    assert_eq!(b.leader(0), Some((1, 3)));
+    assert!(!b.has(|a| matches!(a, ClusterAction::TopicRecreated { .. })));
+}
+
+/// F28: also where every topic is wanted; and nobody waits for what is gone.
+#[test]
+fn f28_a_topic_of_a_pattern_that_comes_back_is_another() {
+    let mut b = Bench::new(1);
+    b.cluster.want_all(b.now);
+    b.drain();
+    let u = || topic("u", TopicId([7; 16]), vec![part(0, 1, 0)]);
+    b.metadata(meta(&[1], vec![u(), topic("t", A, vec![part(0, 1, 3)])]));
+    b.refresh();
+    b.play(SEC(60), |_, _| {
+        Ok(Response::Metadata(meta(&[1], vec![u()])))
+    });
+    assert!(b.has(|a| matches!(a, ClusterAction::TopicGone { .. })));
+    let sent = b.sent.len();
+    b.play(SEC(60), |_, _| {
+        Ok(Response::Metadata(meta(&[1], vec![u()])))
+    });
+    assert_eq!(b.sent.len(), sent, "nobody waits for it");
+    b.refresh();
+    b.next_metadata(meta(&[1], vec![u(), topic("t", B, vec![part(0, 1, 0)])]));
+    let told =
+        |a: &ClusterAction| matches!(a, ClusterAction::TopicRecreated { old: A, new: B, .. });
+    assert!(b.has(told));
 }
 
 /// F29: an id that nobody knows yet is a reason to ask again, paced, and no error.

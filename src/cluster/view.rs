@@ -69,6 +69,9 @@ pub(super) struct Entry {
     contradicted: Option<(Now, u32)>,
     /// Answers in a row that do not know the topic, and when the first came.
     unknown: Option<(Now, u32)>,
+    /// The id of the topic that was here and is gone. Whoever still holds something of it must
+    /// hear when another one takes its name.
+    gone: Option<TopicId>,
 }
 
 impl View {
@@ -100,6 +103,10 @@ impl View {
     pub(super) fn want(&mut self, name: &Arc<str>) -> bool {
         if !self.entries.contains_key(name) {
             if self.entries.len() >= TOPICS_MAX {
+                self.entries
+                    .retain(|_, e| e.topic.is_some() || e.gone.is_none());
+            }
+            if self.entries.len() >= TOPICS_MAX {
                 return false;
             }
             self.entries.insert(name.clone(), Entry::default());
@@ -121,11 +128,6 @@ impl View {
             keep
         });
         changed
-    }
-
-    /// Forgets the entries of topics that nobody has seen, or that are gone.
-    pub(super) fn retain_known(&mut self) {
-        self.entries.retain(|_, entry| entry.topic.is_some());
     }
 
     /// Takes a topic that the answer numbered `round` describes without an error.
@@ -188,6 +190,7 @@ impl View {
         self.by_id.remove(&id);
         self.partitions -= topic.partitions.len();
         entry.topic = None;
+        entry.gone = Some(id);
         entry.remember(id);
         Merged {
             changed: true,
@@ -240,9 +243,11 @@ impl View {
     }
 
     /// Whether something wanted is unknown, in error, contradicted or without a leader, so that
-    /// metadata should be asked for again before it is old.
-    pub(super) fn unsettled(&self) -> bool {
-        self.entries.values().any(|e| {
+    /// metadata should be asked for again before it is old. Where every topic is wanted, nobody
+    /// waits for one that is not there.
+    pub(super) fn unsettled(&self, all: bool) -> bool {
+        let waited_for = |e: &&Entry| !all || e.topic.is_some();
+        self.entries.values().filter(waited_for).any(|e| {
             e.contradicted.is_some()
                 || e.unknown.is_some()
                 || e.topic.as_ref().is_none_or(|t| {
@@ -263,9 +268,13 @@ impl Entry {
                 };
             }
             self.contradicted = None;
+            self.past.retain(|id| *id != answer.id);
             self.topic = Some(Topic::read(answer, round, room));
+            let old = self.gone.take();
+            let same = |old: &TopicId| *old == answer.id && !old.is_zero();
             return Merged {
                 changed: true,
+                recreated: old.filter(|old| !same(old)).map(|old| (old, answer.id)),
                 ..Merged::default()
             };
         };
