@@ -52,7 +52,7 @@ async fn run(args: Args) -> Result<(), String> {
     };
     let server = Server::start(cfg, listen)
         .await
-        .map_err(|e| format!("cannot listen on 127.0.0.1, port {}: {e}", args.port))?;
+        .map_err(|e| format!("cannot listen on {e}"))?;
     for (name, partitions) in &args.topics {
         let made = server.cluster().create_topic(name, *partitions);
         made.map_err(|e| format!("topic {name} with {partitions} partitions: {e}"))?;

@@ -57,7 +57,8 @@ pub struct Rule {
     /// The group asked about (group calls, OffsetCommit, OffsetFetch).
     pub group: Option<String>,
     /// A topic and perhaps one of its partitions. Such a rule knows only [`Fault::Error`] and
-    /// [`Fault::LateError`], and meets the partitions it names, not the whole request.
+    /// [`Fault::LateError`], and meets the partitions it names, not the whole request; the topic
+    /// itself (Metadata, CreateTopics) only where it names no partition.
     pub topic: Option<(String, Option<i32>)>,
     /// How many matches go by untouched first.
     pub skip: u32,

@@ -81,7 +81,9 @@ impl Server {
         let mut addresses = Vec::new();
         for (node, nth) in (1..=nodes).zip(0..) {
             let port = listen.ports.get(nth).copied().unwrap_or(0);
-            let listener = TcpListener::bind((listen.host.as_str(), port)).await?;
+            let listener = TcpListener::bind((listen.host.as_str(), port))
+                .await
+                .map_err(|e| io::Error::new(e.kind(), format!("{}:{port}: {e}", listen.host)))?;
             let address = listener.local_addr()?;
             match listen.advertised.get(nth) {
                 Some((host, port)) => cluster.set_advertised(node, host, *port),

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use kafka_protocol::error::ResponseError;
 use kafka_protocol::protocol::StrBytes;
 
 use super::codes;
@@ -37,7 +38,10 @@ pub struct Refused {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "refused with Kafka's error code {}", self.code)
+        match ResponseError::try_from_code(self.code) {
+            Some(error) => write!(f, "refused: {error}"),
+            None => f.write_str("refused"),
+        }
     }
 }
 
