@@ -244,6 +244,7 @@ impl Engine {
             }
             self.end_lease(now, id);
         }
+        self.expect_held(now);
         if let (true, Some(group)) = (drain.for_group, &mut self.group) {
             group.released(now, &drain.partitions);
         }

@@ -62,6 +62,7 @@ impl Engine {
                     self.topic_recreated(now, &topic);
                 }
                 ClusterAction::TopicGone { topic } => {
+                    self.first_counts.remove(&topic);
                     self.notice(format!(
                         "topic {topic} is no longer in the cluster's metadata"
                     ));
@@ -101,12 +102,7 @@ impl Engine {
                 }
                 GroupAction::Granted { partitions } => {
                     self.grant(now, partitions);
-                    let held: Vec<_> = self
-                        .leases
-                        .iter()
-                        .map(|(_, t)| t.partition.clone())
-                        .collect();
-                    self.cluster.expect_partitions(now, &held);
+                    self.expect_held(now);
                 }
                 GroupAction::Revoke {
                     partitions,
@@ -114,7 +110,10 @@ impl Engine {
                 } => {
                     self.revoke(now, partitions, deadline);
                 }
-                GroupAction::Lost { partitions } => self.lose(now, &partitions),
+                GroupAction::Lost { partitions } => {
+                    self.lose(now, &partitions);
+                    self.expect_held(now);
+                }
                 GroupAction::Joined { .. } => {
                     let member = self.group.as_ref().and_then(|g| g.member());
                     let member = member.map(|m| MemberRef {
@@ -171,11 +170,16 @@ impl Engine {
                     self.notice(format!("a commit was refused ({code:?}); it is sent again under the next generation"));
                 }
                 CommitAction::Failed { lease, error } => {
-                    let error = match self.leases.get(lease) {
-                        Some(t) => error.at(t.partition.topic.clone(), t.partition.partition),
-                        None => error,
+                    let Some(tenure) = self.leases.get(lease) else {
+                        continue;
                     };
-                    self.warn(error);
+                    let tp = &tenure.partition;
+                    let error = error.at(tp.topic.clone(), tp.partition);
+                    match tenure.tracker {
+                        Some(_) => self.warn(error),
+                        // It may not even be asked where to start: no retry mends that.
+                        None => self.fail(now, error),
+                    }
                 }
                 CommitAction::Fatal(error) => self.fail(now, error),
                 CommitAction::Notice(text) => self.notice(text.to_string()),
@@ -360,6 +364,12 @@ impl Engine {
         }
     }
 
+    /// Metadata must have what we hold, and need not have anything else.
+    pub(super) fn expect_held(&mut self, now: Now) {
+        let held = self.leases.iter().map(|(_, t)| t.partition.clone());
+        self.cluster.expect_partitions(now, &held.collect::<Vec<_>>());
+    }
+
     /// How many partitions each topic had when we first saw it.
     fn note_first_counts(&mut self) {
         for (name, topic) in self.cluster.topics() {
@@ -469,6 +479,7 @@ impl Engine {
 
     /// The topic was deleted and made anew: nothing of the old one applies.
     fn topic_recreated(&mut self, now: Now, topic: &str) {
+        self.first_counts.remove(topic);
         let held: Vec<_> = self
             .leases
             .iter()
