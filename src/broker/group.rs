@@ -416,6 +416,7 @@ impl Group {
         self.answer_syncs(now, codes::NOT_COORDINATOR, out);
         let written = self.written.clone();
         *self = Group::new(self.initial_delay);
+        self.written.clone_from(&written);
         let Some(written) = written else { return };
         self.generation = written.generation;
         self.protocol_type = written.protocol_type;

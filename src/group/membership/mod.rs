@@ -192,6 +192,7 @@ impl Membership {
     /// something changed, after the join that may be under way.
     pub fn set_subscription(&mut self, now: Now, topics: Vec<Arc<str>>) {
         let topics: BTreeSet<_> = topics.into_iter().collect();
+        self.expire(now);
         if topics == self.topics {
             return;
         }
@@ -207,6 +208,7 @@ impl Membership {
     /// The partition counts of all topics subscribed and [watched](GroupAction::Watch), from one
     /// view of the cluster; 0 for a topic that does not exist.
     pub fn set_partitions(&mut self, now: Now, counts: BTreeMap<Arc<str>, i32>) {
+        self.expire(now);
         if counts == self.counts {
             return;
         }
@@ -220,6 +222,8 @@ impl Membership {
 
     /// The answer to a [`GroupAction::Send`], or a retriable error where none came.
     pub fn handle_response(&mut self, now: Now, token: Token, result: Result<Response, Error>) {
+        // First: after a freeze an old answer must not bring an old session back.
+        self.expire(now);
         if let Some((out, sent, generation)) = self.beat.out
             && out == token
         {
@@ -253,6 +257,7 @@ impl Membership {
     /// These were revoked, have drained, and what could be committed for them is; or their
     /// deadline passed.
     pub fn released(&mut self, now: Now, partitions: &[TopicPartition]) {
+        self.expire(now);
         let mut again = Vec::new();
         for tp in partitions {
             // Given back to us while it drained: a lease of its own (KAFKA-14639).
@@ -291,10 +296,7 @@ impl Membership {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Now) {
-        if self.session_until().is_some_and(|until| until <= now) {
-            self.notice(GroupEvent::SessionExpired);
-            self.lose(now, false);
-        }
+        self.expire(now);
         let overdue = self.leases.overdue(now);
         if !overdue.is_empty() {
             self.notice(GroupEvent::RevokeOverdue {
@@ -453,6 +455,14 @@ impl Membership {
             self.state = State::Stable; // that round is over
         }
         self.lose(now, forgotten);
+    }
+
+    /// Past the session nothing is ours.
+    fn expire(&mut self, now: Now) {
+        if self.session_until().is_some_and(|until| until <= now) {
+            self.notice(GroupEvent::SessionExpired);
+            self.lose(now, false);
+        }
     }
 
     /// All is lost; joins again unless a join is out, whose answer will tell.
