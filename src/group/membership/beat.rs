@@ -1,6 +1,6 @@
 //! Heartbeats, which wait for nothing.
 
-use super::super::action::{GroupAction, GroupLink};
+use super::super::action::{GroupAction, GroupEvent, GroupLink};
 use super::{Membership, State, moved};
 use crate::error::Error;
 use crate::time::Now;
@@ -52,6 +52,9 @@ impl Membership {
         match code {
             Code::NONE | Code::REBALANCE_IN_PROGRESS => {
                 self.alive = self.alive.max(sent);
+                if code.is_none() {
+                    self.calm = self.calm.max(sent);
+                }
                 self.beat.failures = 0;
                 self.beat.next = now.max(sent + self.cfg.heartbeat_interval);
                 match (&self.state, code) {
@@ -64,11 +67,17 @@ impl Membership {
             }
             Code::ILLEGAL_GENERATION | Code::UNKNOWN_MEMBER_ID => {
                 self.beat.next = now + self.cfg.heartbeat_interval;
-                // Of a generation that is over, or a join is out whose answer will tell.
                 let joining = matches!(self.state, State::Joining { .. });
-                if !joining && self.beat_generation() == Some(generation) {
+                if self.beat_generation() != Some(generation) {
+                    // Of a generation that is over.
+                } else if !joining {
                     self.expelled(now, code);
+                } else if code == Code::UNKNOWN_MEMBER_ID {
+                    // It does not hold our join, then: that will fail, or get lost.
+                    self.notice(GroupEvent::Expelled { code });
+                    self.lose(now, false);
                 }
+                // 22 while joining: the join has been answered, and that answer will tell.
             }
             code if moved(code) || code.is_retriable() => {
                 if moved(code) {

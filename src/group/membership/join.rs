@@ -167,6 +167,7 @@ impl Membership {
             code => return self.refused(now, code, "taking the assignment"),
         }
         self.alive = self.alive.max(sent);
+        self.calm = self.calm.max(sent);
         if let Some(named) = answer.protocol_name.filter(|name| *name != round.assignor) {
             self.notice(GroupEvent::ProtocolMismatch { named });
             return self.wait(now);

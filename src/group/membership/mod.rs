@@ -60,6 +60,8 @@ pub struct Membership {
     beat: Beat,
     /// Our session lasts at least `session_timeout` from here.
     alive: Now,
+    /// No rebalance was under way then: what began later waits for us for `rebalance_timeout`.
+    calm: Now,
     /// Joins since the group was last calm.
     tries: u32,
     last_join: Option<Now>,
@@ -181,6 +183,7 @@ impl Membership {
                 failures: 0,
             },
             alive: now,
+            calm: now,
             tries: 0,
             last_join: None,
             tokens: 0,
@@ -258,15 +261,9 @@ impl Membership {
     /// deadline passed.
     pub fn released(&mut self, now: Now, partitions: &[TopicPartition]) {
         self.expire(now);
-        let mut again = Vec::new();
-        for tp in partitions {
-            // Given back to us while it drained: a lease of its own (KAFKA-14639).
-            if self.leases.release(tp) && self.assigned.contains(tp) && self.current.is_some() {
-                again.push(tp.clone());
-            }
-        }
-        self.grant(&again);
-        self.drained(now);
+        let done = partitions.iter().filter(|tp| self.leases.release(tp));
+        let done: Vec<_> = done.cloned().collect();
+        self.given_back(now, &done);
     }
 
     /// Leaves the group; what is still ours is lost. Ends in [`GroupAction::Left`] within
@@ -303,9 +300,9 @@ impl Membership {
                 partitions: overdue.clone(),
             });
             self.actions.push_back(GroupAction::Lost {
-                partitions: overdue,
+                partitions: overdue.clone(),
             });
-            self.drained(now);
+            self.given_back(now, &overdue);
         }
         match &self.state {
             State::Waiting { until } if *until <= now => self.send_join(now),
@@ -411,6 +408,15 @@ impl Membership {
         self.try_join(now);
     }
 
+    /// These are no longer ours, and nobody else's yet.
+    fn given_back(&mut self, now: Now, partitions: &[TopicPartition]) {
+        // Assigned to us again while they drained: leases of their own (KAFKA-14639).
+        let ours = |tp: &&TopicPartition| self.assigned.contains(*tp);
+        let again: Vec<_> = partitions.iter().filter(ours).cloned().collect();
+        self.grant(&again);
+        self.drained(now);
+    }
+
     /// Goes on where a drain held something up.
     fn drained(&mut self, now: Now) {
         match self.state {
@@ -431,13 +437,17 @@ impl Membership {
 
     fn revoke(&mut self, now: Now, goes: impl Fn(&TopicPartition) -> bool) {
         self.assigned.retain(|tp| !goes(tp));
-        let deadline = now + self.cfg.drain_timeout;
-        // Past the deadline the last commit has half of what is left; then we go on without.
-        let rest = self
-            .cfg
-            .rebalance_timeout
-            .saturating_sub(self.cfg.drain_timeout);
-        let partitions = self.leases.revoke(deadline + rest / 2, goes);
+        // What is left of the rebalance's time: half for the last commit past the deadline, then
+        // we go on without; the rest for the join to arrive.
+        let drain = self.cfg.drain_timeout;
+        let rest = self.cfg.rebalance_timeout.saturating_sub(drain);
+        // The rebalance may have begun when we last heard of none: a cut link hid it from us.
+        let hard = (now + drain + rest / 2).min(self.calm + drain + rest / 4 * 3);
+        let deadline = Now((now + drain)
+            .0
+            .min(hard.0.saturating_sub(nanos(rest / 4)))
+            .max(now.0));
+        let partitions = self.leases.revoke(hard.max(deadline), goes);
         if !partitions.is_empty() {
             self.actions.push_back(GroupAction::Revoke {
                 partitions,
@@ -553,6 +563,10 @@ fn moved(code: Code) -> bool {
             | Code::COORDINATOR_NOT_AVAILABLE
             | Code::NOT_COORDINATOR
     )
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn too_large(request: &str, size: usize, max: usize) -> Error {

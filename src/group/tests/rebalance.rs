@@ -302,3 +302,60 @@ fn assignment_with_nonsense() {
     d.answer_sync(synced(&tps([1, 1, -1, 0])));
     assert_eq!(d.granted(), tps([0, 1]));
 }
+
+/// G08, E29: what drains and was assigned to us again comes back as a new lease also when the
+/// engine never released the old one.
+#[test]
+fn g08_assigned_again_and_never_released() {
+    let mut d = Desk::cooperative().member_of(4, &tps([0, 1]));
+    d.beat(27);
+    d.answer_join(joined("cooperative-sticky", 5, "me", "boss"));
+    d.answer_sync(synced(&tps([0])));
+    d.beat(27);
+    d.answer_join(joined("cooperative-sticky", 6, "me", "boss"));
+    d.answer_sync(synced(&tps([0, 1])));
+    for _ in 0..15 {
+        d.beat(0);
+    }
+    assert_eq!(d.lost(), tps([1]));
+    assert_eq!(d.granted(), tps([1]));
+    assert_eq!(d.member.state(), Phase::Stable);
+}
+
+/// G01: a cut link hid the beginning of the rebalance: the drain ends before the coordinator
+/// goes on without us, counted from when it last said that all was calm.
+#[test]
+fn g01_rebalance_noticed_late() {
+    let mut d = Desk::eager().member_of(4, &tps([0]));
+    d.beat(0);
+    let calm = d.now;
+    d.after(HEARTBEAT);
+    for _ in 0..25 {
+        if d.out(is_heartbeat) {
+            d.answer(is_heartbeat, Err(cut()));
+        }
+        d.after(Duration::from_secs(1));
+    }
+    d.beat(27);
+    let late = d.now.since(calm);
+    assert!(late > Duration::from_secs(25));
+    let deadline = d.seen.iter().find_map(|a| match a {
+        GroupAction::Revoke { deadline, .. } => Some(*deadline),
+        _ => None,
+    });
+    assert_eq!(
+        deadline,
+        Some(calm + Duration::from_secs(45)),
+        "not 30 s from now"
+    );
+    while d.now < calm + Duration::from_millis(52_400) {
+        if d.out(is_heartbeat) {
+            d.answer_heartbeat(27);
+        }
+        d.after(Duration::from_millis(100));
+    }
+    assert!(d.lost().is_empty());
+    d.after(Duration::from_millis(200));
+    assert_eq!(d.lost(), tps([0]));
+    assert!(d.out(is_join));
+}
