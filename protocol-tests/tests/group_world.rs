@@ -27,8 +27,8 @@ struct Peer {
     /// Requests out: where to find each, and until when.
     out: BTreeMap<(ConnId, i32), (Token, Api, i16, Now)>,
     held: BTreeSet<TopicPartition>,
-    /// When each drain will be over.
-    drains: Vec<(Now, Vec<TopicPartition>)>,
+    /// When each drain will be over, and by when it must be.
+    drains: Vec<(Now, Now, Vec<TopicPartition>)>,
     frozen_until: Now,
     cut_until: Now,
     correlation: i32,
@@ -261,12 +261,12 @@ impl World {
                         _ => self.ms(200),
                     };
                     let peer = self.peers.get_mut(&id).unwrap();
-                    peer.drains.push((now + time, partitions));
+                    peer.drains.push((now + time, deadline, partitions));
                 }
                 GroupAction::Lost { partitions } => {
                     for tp in partitions {
                         assert!(peer.held.remove(&tp), "{tp} lost but not held");
-                        for (_, drain) in &mut peer.drains {
+                        for (_, _, drain) in &mut peer.drains {
                             drain.retain(|other| *other != tp);
                         }
                     }
@@ -298,7 +298,11 @@ impl World {
             {
                 continue; // its clock says that nothing may start
             }
-            for tp in &peer.held {
+            // Past its deadline a drain runs nothing any more, nor will it after a thaw.
+            let frozen = self.now < peer.frozen_until;
+            let over = peer.drains.iter().filter(|d| frozen && d.1 <= self.now);
+            let over: BTreeSet<_> = over.flat_map(|d| &d.2).collect();
+            for tp in peer.held.iter().filter(|tp| !over.contains(tp)) {
                 if let Some(other) = owners.insert(tp, &peer.name) {
                     panic!(
                         "seed {}: {other} and {} hold {tp} at {:?}",
@@ -407,9 +411,9 @@ impl World {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let (over, drains) = peer.drains.drain(..).partition(|(at, _)| *at <= now);
+        let (over, drains) = peer.drains.drain(..).partition(|(at, ..)| *at <= now);
         peer.drains = drains;
-        for (_, partitions) in over {
+        for (_, _, partitions) in over {
             let Some(peer) = self.peers.get_mut(&id) else {
                 return;
             };
