@@ -28,6 +28,8 @@ pub struct Budget(Arc<Pool>);
 pub struct Charge {
     hold: Hold,
     bytes: usize,
+    /// Held beside `bytes`, by memory of its own.
+    more_bytes: usize,
     /// What this partition holds, wherever it is.
     partition: Option<Arc<AtomicUsize>>,
 }
@@ -49,6 +51,7 @@ impl Budget {
         Charge {
             hold: Hold::Own(self.0.clone()),
             bytes,
+            more_bytes: 0,
             partition: None,
         }
     }
@@ -76,11 +79,21 @@ impl Charge {
     /// How much is held.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.more_bytes
+    }
+
+    /// Holds `bytes` as well, such as the index of a batch whose records are still a slice of the
+    /// frame.
+    pub fn extend(&mut self, bytes: usize) {
+        self.hold.pool().add(bytes);
+        if let Some(held) = &self.partition {
+            held.fetch_add(bytes, Ordering::Relaxed);
+        }
+        self.more_bytes += bytes;
     }
 
     /// Holds `bytes` instead: what a batch takes once it is decompressed. Its share of the frame
-    /// is let go, so call it once the slice of the frame has been dropped.
+    /// is let go, so this is for what keeps no slice of the frame.
     pub fn exchange(&mut self, bytes: usize) {
         let pool = self.hold.pool().clone();
         pool.add(bytes);
@@ -90,6 +103,7 @@ impl Charge {
         self.release();
         self.hold = Hold::Own(pool);
         self.bytes = bytes;
+        self.more_bytes = 0;
     }
 
     /// A reservation becomes what came of it: a frame of `bytes`.
@@ -99,6 +113,7 @@ impl Charge {
         self.release();
         // The drop that follows gives nothing back a second time.
         self.bytes = 0;
+        self.more_bytes = 0;
         Frame(Arc::new(FrameHold {
             pool,
             bytes,
@@ -117,6 +132,7 @@ impl Charge {
         Charge {
             hold,
             bytes,
+            more_bytes: 0,
             partition: self.partition.clone(),
         }
     }
@@ -133,8 +149,9 @@ impl Charge {
 
     fn release(&mut self) {
         if let Some(held) = &self.partition {
-            held.fetch_sub(self.bytes, Ordering::Relaxed);
+            held.fetch_sub(self.bytes + self.more_bytes, Ordering::Relaxed);
         }
+        self.hold.pool().sub(self.more_bytes);
         match &self.hold {
             Hold::Own(pool) => pool.sub(self.bytes),
             Hold::Frame(frame) => {
@@ -162,6 +179,7 @@ impl Frame {
         Charge {
             hold: Hold::Frame(self.0.clone()),
             bytes,
+            more_bytes: 0,
             partition: Some(partition.clone()),
         }
     }
@@ -249,6 +267,25 @@ mod tests {
         assert_eq!(held.load(Ordering::Relaxed), 700);
         part.exchange(10);
         assert_eq!(budget.used_bytes(), 10);
+        part.extend(5);
+        assert_eq!((budget.used_bytes(), part.bytes()), (15, 15));
+        assert_eq!(held.load(Ordering::Relaxed), 15);
+        drop(part);
+        assert_eq!((budget.used_bytes(), held.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn an_extended_part_keeps_its_frame() {
+        let budget = Budget::new(1_000);
+        let held = Arc::new(AtomicUsize::new(0));
+        let mut part = budget.charge(0).into_frame(300).part(200, &held);
+        part.extend(50);
+        assert_eq!((budget.used_bytes(), part.bytes()), (350, 250));
+        part.exchange(70);
+        assert_eq!(
+            (budget.used_bytes(), held.load(Ordering::Relaxed)),
+            (70, 70)
+        );
         drop(part);
         assert_eq!((budget.used_bytes(), held.load(Ordering::Relaxed)), (0, 0));
     }

@@ -71,7 +71,7 @@ pub struct Fetch {
     now: Now,
     partitions: BTreeMap<LeaseId, Partition>,
     leases: BTreeMap<TopicPartition, LeaseId>,
-    /// What the cluster's view says, leased or not; bounded by that view.
+    /// What the cluster's view says, leased or not: [`LEADERS_SPARE`] more than there are leases.
     leaders: BTreeMap<TopicPartition, Leader>,
     /// Brokers that exist, where the engine has said so.
     known_nodes: Option<BTreeSet<NodeId>>,
@@ -209,6 +209,10 @@ impl Fetch {
             }
         }
         self.leaders.insert(tp.clone(), told);
+        if self.leaders.len() > self.leases.len() + LEADERS_SPARE {
+            let leases = &self.leases;
+            self.leaders.retain(|tp, _| leases.contains_key(tp));
+        }
         if let Some(lease) = self.leases.get(tp).copied() {
             self.follow(lease, told);
             self.settle_ending(lease);
@@ -224,6 +228,9 @@ impl Fetch {
                 p.preferred = None;
             }
         }
+        // Long polls share out a part of the budget, and brokers that are gone need none of it.
+        self.nodes
+            .retain(|node, state| known.contains(node) || state.is_busy());
         self.known_nodes = Some(known);
         self.dirty = true;
     }
@@ -541,6 +548,8 @@ fn is_loud(attempts: u32) -> bool {
     matches!(attempts, 3 | 10 | 100 | 1_000) || (attempts > 0 && attempts.is_multiple_of(10_000))
 }
 
+/// Leaders of partitions without a lease that are remembered.
+const LEADERS_SPARE: usize = 10_000;
 /// How many bytes a partition gives before the next one's turn.
 const TURN_BYTES: isize = 64 << 10;
 /// Leaders without a good answer between them that are followed at once, the first included; then

@@ -66,6 +66,14 @@ pub(super) struct SessionRequest {
     pub by_id: bool,
 }
 
+impl Node {
+    /// Whether an answer may still come.
+    pub fn is_busy(&self) -> bool {
+        let out = [self.waiting, self.prompt, self.offsets, self.epoch_ends];
+        out.iter().any(Option::is_some)
+    }
+}
+
 impl Asked {
     pub fn new(entries: BTreeMap<TopicPartition, Entry>) -> Self {
         let mut asked = Asked {

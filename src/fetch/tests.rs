@@ -1,5 +1,6 @@
 //! Scenarios of fetching, each a script of answers.
 
+mod batches;
 mod budget;
 mod model;
 mod positions;

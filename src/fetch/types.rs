@@ -195,8 +195,8 @@ pub enum FetchAction {
         /// Which rule chose it.
         why: StartOffset,
     },
-    /// The lease cannot go on where it was. The engine ends it and grants a new one at `to`, or
-    /// at its watermark where that is lower.
+    /// The lease cannot go on where it was. The engine ends it and grants a new one at
+    /// [`why.resume_at(to, watermark)`](Loss::resume_at).
     Reset {
         /// Whose.
         lease: LeaseId,
@@ -247,6 +247,27 @@ pub enum Loss {
         /// What it is.
         new: TopicId,
     },
+}
+
+impl Loss {
+    /// Where a new lease begins, given [`FetchAction::Reset`]'s `to` and the old lease's
+    /// watermark: records that were given but have not settled are read again where the log still
+    /// has them.
+    ///
+    /// ```
+    /// use laneway::fetch::Loss;
+    /// let cut = Loss::Truncated { epoch: 5, end_offset: 110 };
+    /// assert_eq!(cut.resume_at(110, 100), 100);
+    /// let deleted = Loss::BelowStart { log_start: 110, lost: 5 };
+    /// assert_eq!(deleted.resume_at(110, 100), 110);
+    /// ```
+    #[must_use]
+    pub fn resume_at(self, to: i64, watermark: i64) -> i64 {
+        match self {
+            Loss::Truncated { .. } | Loss::AboveEnd { .. } => to.min(watermark),
+            Loss::BelowStart { .. } | Loss::Recreated { .. } => to,
+        }
+    }
 }
 
 /// Worth a line in a log.
