@@ -661,9 +661,13 @@ impl Subscription {
         let (asks_tx, asks_rx) = mpsc::channel(crate::runtime::ASKS_MAX);
         let driver = Driver::new(engine, clock, executors, done_rx, asks_rx, self.on_event);
         let (result_tx, result) = oneshot::channel();
+        // The task keeps its own thread: a handle that is dropped leaves it the time to commit and
+        // to leave the group.
+        let thread = io.clone();
         io.handle().spawn(async move {
             // Nobody may be waiting for the end; then it ends all the same.
             let _ = result_tx.send(driver.run().await);
+            drop(thread);
         });
         Ok(Running {
             asks: asks_tx,

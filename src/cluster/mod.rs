@@ -374,11 +374,16 @@ impl Cluster {
         self.peers.endpoints()
     }
 
-    /// How many partitions each of `names` has; topics that we do not know are left out.
+    /// How many partitions each of `names` has: 0 for a topic that brokers do not know; topics that
+    /// no answer has spoken of yet are left out.
     #[must_use]
     pub fn partition_counts(&self, names: &[Arc<str>]) -> BTreeMap<Arc<str>, i32> {
         let count = |name: &Arc<str>| {
-            let partitions = self.view.topic(name)?.partitions.len();
+            let partitions = match self.view.topic(name) {
+                Some(topic) => topic.partitions.len(),
+                None if self.view.unknown_answers(name) > 0 => 0,
+                None => return None,
+            };
             Some((name.clone(), i32::try_from(partitions).unwrap_or(i32::MAX)))
         };
         names.iter().filter_map(count).collect()

@@ -174,9 +174,14 @@ impl View {
         let Some(entry) = self.entries.get_mut(name) else {
             return Merged::default();
         };
+        let first = entry.unknown.is_none();
         let lasting = count(&mut entry.unknown, now);
         let Some(topic) = &mut entry.topic else {
-            return Merged::default();
+            // From "not asked yet" to "not there": a group's leader waits for that word.
+            return Merged {
+                changed: first,
+                ..Merged::default()
+            };
         };
         if !lasting {
             let changed = topic.error.is_none();

@@ -7,7 +7,7 @@ use crate::fetch::{Charge, Fetched};
 use crate::ids::LeaseId;
 use crate::lane::{KeyHash, Keys, LaneHasher, LaneId, Mode, Parcel, Recalled};
 use crate::record::{Delivery, Record};
-use crate::records::{Batch, Limits, RawBatch};
+use crate::records::{Batch, Compression, Limits, RawBatch};
 use crate::settle::Offsets;
 use crate::time::Now;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -81,7 +81,11 @@ impl Engine {
             }
         };
         let held = batch.bytes_held();
-        charge.exchange(held);
+        match raw.header().compression() {
+            // The records are slices of the frame, which stays as long as they do.
+            Compression::None => charge.extend(held.saturating_sub(raw.bytes().len())),
+            _ => charge.exchange(held),
+        }
         let Some(tenure) = self.leases.get_mut(lease) else {
             return held;
         };

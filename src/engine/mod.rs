@@ -77,8 +77,8 @@ pub struct Engine {
     fence: Arc<AtomicU64>,
     actions: VecDeque<Action>,
     counters: Counters,
-    /// The topics that the group wants us, as its leader, to know.
-    watched: Option<Vec<Arc<str>>>,
+    /// The topics whose partitions the group counts: ours, and while we lead those of the others.
+    watched: Vec<Arc<str>>,
     first_counts: BTreeMap<Arc<str>, i32>,
     /// Whether a flush since the last answer to `CommitNow` was given up.
     flush_failed: bool,
@@ -150,7 +150,7 @@ impl Engine {
             fence: Arc::new(AtomicU64::new(u64::MAX)),
             actions: VecDeque::new(),
             counters: Counters::default(),
-            watched: None,
+            watched: Vec::new(),
             first_counts: BTreeMap::new(),
             flush_failed: false,
             notes: Vec::new(),
@@ -242,6 +242,7 @@ impl Engine {
             Source::Topics { topics, group } => {
                 self.cluster.want_topics(now, &topics);
                 self.cluster.want_coordinator(now, &group);
+                self.watched.clone_from(&topics);
                 if let Some(membership) = &mut self.group {
                     membership.set_subscription(now, topics);
                 }

@@ -5,12 +5,13 @@ use super::{Action, Engine, Event, Phase};
 use crate::cluster::{ClusterAction, Peer};
 use crate::commit::{CommitAction, MemberRef};
 use crate::error::{Error, ErrorKind};
-use crate::fetch::{FetchAction, FetchLink, Start};
+use crate::fetch::{FetchAction, FetchLink, Loss, Start};
 use crate::group::{GroupAction, GroupLink};
 use crate::ids::{LeaseId, Token, TopicId, TopicPartition};
 use crate::settle::Tracker;
 use crate::time::Now;
 use crate::wire::Request;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The machine that a request came from.
@@ -95,11 +96,7 @@ impl Engine {
                     self.send_to_coordinator(now, (Owner::Group, token), purpose, request, timeout);
                 }
                 GroupAction::CoordinatorMoved => self.coordinator_moved(now),
-                GroupAction::Watch { topics } => {
-                    self.cluster.want_topics(now, &topics);
-                    self.watched = Some(topics);
-                    self.view_changed(now);
-                }
+                GroupAction::Watch { topics } => self.watch(now, topics),
                 GroupAction::Granted { partitions } => {
                     self.grant(now, partitions);
                     self.expect_held(now);
@@ -229,7 +226,7 @@ impl Engine {
                     to,
                     why,
                 } => {
-                    self.reset(now, lease, (from, to), format!("{why:?}"));
+                    self.reset(now, lease, (from, to), why);
                 }
                 FetchAction::Stopped { lease, error } => self.stopped(now, lease, error),
                 FetchAction::Notice(event) => self.notice(format!("{event:?}")),
@@ -309,6 +306,20 @@ impl Engine {
         }
     }
 
+    /// As its leader we must know the topics of the whole group; an empty list: we lead no more.
+    fn watch(&mut self, now: Now, topics: Vec<Arc<str>>) {
+        let super::Source::Topics { topics: own, .. } = &self.config.source else {
+            return;
+        };
+        let mut all = own.clone();
+        all.extend(topics);
+        all.sort();
+        all.dedup();
+        self.cluster.want_topics(now, &all);
+        self.watched = all;
+        self.view_changed(now);
+    }
+
     fn coordinator_moved(&mut self, now: Now) {
         self.cluster.coordinator_failed(now);
         let known = self.cluster.coordinator().is_some();
@@ -354,20 +365,16 @@ impl Engine {
         for id in self.leases.ids() {
             self.tell_leader(now, id);
         }
-        if let (Some(group), super::Source::Topics { topics, .. }) =
-            (&mut self.group, &self.config.source)
-        {
-            let counts = self
-                .cluster
-                .partition_counts(self.watched.as_ref().unwrap_or(topics));
-            group.set_partitions(now, counts);
+        if let Some(group) = &mut self.group {
+            group.set_partitions(now, self.cluster.partition_counts(&self.watched));
         }
     }
 
     /// Metadata must have what we hold, and need not have anything else.
     pub(super) fn expect_held(&mut self, now: Now) {
         let held = self.leases.iter().map(|(_, t)| t.partition.clone());
-        self.cluster.expect_partitions(now, &held.collect::<Vec<_>>());
+        self.cluster
+            .expect_partitions(now, &held.collect::<Vec<_>>());
     }
 
     /// How many partitions each topic had when we first saw it.
@@ -453,28 +460,26 @@ impl Engine {
         }
     }
 
-    /// Reading goes on elsewhere: a new lease, since what runs belongs to another past.
-    fn reset(&mut self, now: Now, lease: LeaseId, (from, to): (i64, i64), why: String) {
+    /// Reading goes on elsewhere: a new lease, since what runs belongs to another past. It begins
+    /// no higher than the watermark where records below may still be read again: those that had
+    /// been handed out and not settled are not skipped.
+    fn reset(&mut self, now: Now, lease: LeaseId, (from, to): (i64, i64), why: Loss) {
         let Some(tenure) = self.leases.get(lease) else {
             return;
         };
         let (partition, id) = (tenure.partition.clone(), tenure.topic_id);
+        let watermark = tenure.tracker.as_ref().map_or(to, Tracker::watermark);
+        let to = why.resume_at(to, watermark);
         self.event(Event::DataLoss {
             partition: partition.clone(),
             from,
             to,
-            why,
+            why: format!("{why:?}"),
         });
         self.end_lease(now, lease);
         let lease = self.regrant(now, partition, id);
-        self.start_lease(
-            now,
-            lease,
-            Start::At {
-                offset: to,
-                epoch: -1,
-            },
-        );
+        let epoch = -1;
+        self.start_lease(now, lease, Start::At { offset: to, epoch });
     }
 
     /// The topic was deleted and made anew: nothing of the old one applies.
