@@ -1,10 +1,12 @@
 //! What a user hands over: functions of a record or of a batch, and what they may return.
 
-use crate::lane::{Handler, IntoOutcome, IntoOutcomes, Parcel, Taken};
+use crate::lane::{Handler, IntoOutcome, Taken};
+#[cfg(feature = "runtime")]
+use crate::lane::{IntoOutcomes, Parcel};
 use crate::record::{Delivery, Record};
 use std::future::Future;
-use std::marker::PhantomData;
-use std::sync::Arc;
+#[cfg(feature = "runtime")]
+use std::{marker::PhantomData, sync::Arc};
 
 /// A handler that calls `f` with one record at a time: what [`Subscription::run`] makes of a
 /// function, for drivers of an [`Engine`](crate::engine::Engine) other than the tokio shell.
@@ -36,8 +38,10 @@ where
 }
 
 /// Calls a function with a batch of records.
+#[cfg(feature = "runtime")]
 pub(crate) struct InBatches<F>(pub(crate) F);
 
+#[cfg(feature = "runtime")]
 impl<F, Fut> Handler<Delivery> for InBatches<F>
 where
     F: Fn(Vec<Record>) -> Fut + Send + Sync + 'static,
@@ -52,8 +56,10 @@ where
 }
 
 /// Calls a plain function, which may block, with one record at a time.
+#[cfg(feature = "runtime")]
 pub(crate) struct Blocking<F, R>(pub(crate) F, pub(crate) PhantomData<fn() -> R>);
 
+#[cfg(feature = "runtime")]
 impl<F, R> Handler<Delivery> for Blocking<F, R>
 where
     F: Fn(Record) -> R + Send + Sync + 'static,
@@ -71,6 +77,7 @@ fn first_of(taken: Taken<Delivery>) -> Record {
     Record::new(parcel, index, taken.attempt + 1, taken.lane)
 }
 
+#[cfg(feature = "runtime")]
 fn records_of(taken: &Taken<Delivery>) -> Vec<Record> {
     let mut attempt = taken.attempt + 1;
     let record = |(parcel, index): (&Arc<Parcel<Delivery>>, u32)| {
