@@ -255,6 +255,26 @@ fn three_threads(config: &LanesConfig, by_key: bool, records: usize) -> (u64, u6
     })
 }
 
+/// What no lanes can save: each record's first bytes are looked at, and the key is hashed.
+fn bare(records: usize, hashed: bool) -> (u64, u64) {
+    let batches = batches();
+    let hasher = LaneHasher::new([1; 32]);
+    let salt = hasher.salt("bench");
+    measured(|| {
+        for turn in 0..records / BATCH {
+            let load = &batches[turn % BATCHES];
+            if hashed {
+                for record in load.chunks_exact(RECORD_BYTES) {
+                    black_box(hasher.salted(salt, &record[..16]));
+                }
+            }
+            for record in load.chunks_exact(RECORD_BYTES) {
+                black_box(record[0]);
+            }
+        }
+    })
+}
+
 fn main() {
     let given = std::env::args().skip(1).find_map(|arg| arg.parse().ok());
     let records: usize = given.unwrap_or(2_000_000) / BATCH * BATCH;
@@ -265,6 +285,10 @@ fn main() {
         let allocations = allocations * 1_000_000 / records as u64;
         println!("{name:<44}{per:>8.1}{allocations:>9}");
     };
+    report("bare: touch each record", &|| bare(records, false));
+    report("bare: touch each record, hash its key", &|| {
+        bare(records, true)
+    });
     let mut modes = vec![("in turn, by partition".to_owned(), Mode::InTurn, false)];
     modes.push((
         "any order, 8 workers".to_owned(),

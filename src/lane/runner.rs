@@ -10,7 +10,7 @@ use super::chain::{Chain, Nodes};
 use super::group::{Cut, Group, Late, Parcel, RunResult, Stretch};
 use super::outcome::{Handler, Outcome, Outcomes, Taken};
 use super::permits::{Permits, Seat};
-use super::slots::{End, Slots};
+use super::slots::{End, Slots, Started};
 use super::{Done, LaneId};
 use crate::ids::LeaseId;
 use crate::time::Now;
@@ -314,6 +314,12 @@ impl<L, H: Handler<L>> Runner<L, H> {
                 let was = self.lanes.remove(&opens.0);
                 debug_assert!(matches!(was, Some(Blocked::Sealed)));
             }
+            if self.batch_max == 1
+                && let Some(stop) = self.dash(group, cx, now, may_start)
+            {
+                return Some(stop);
+            }
+            let seg = &group.segs[group.seg];
             let (lane, index) = match &seg.cut {
                 Cut::Items { end } if group.item < *end => {
                     let item = group.items[group.item];
@@ -341,15 +347,14 @@ impl<L, H: Handler<L>> Runner<L, H> {
                         lane,
                         rest: Vec::new(),
                     };
-                    let end = self.slots.start(&self.handler, taken);
-                    let at_once = matches!(end, Some(End::Outcomes(Outcomes::All(Outcome::Ack))));
-                    if group.pass(at_once) {
+                    let started = self.slots.start(&self.handler, taken);
+                    if group.pass(matches!(started, Started::Acked)) {
                         continue;
                     }
                     // The segment is where it was: `pass` moves the position inside it only.
                     let seg = &group.segs[group.seg];
                     self.held.push(seg.stretch(lane, index));
-                    self.came_to(end, now);
+                    self.came_to(started, now);
                 }
                 Gate::Behind => {
                     let stretch = seg.stretch(lane, index);
@@ -371,6 +376,70 @@ impl<L, H: Handler<L>> Runner<L, H> {
             }
         }
         None
+    }
+
+    /// The hot path: records of one segment while no lane is blocked. What it cannot do is left
+    /// to the walk, record by record.
+    fn dash(
+        &mut self,
+        group: &mut Group<L>,
+        cx: &mut Context<'_>,
+        now: Now,
+        may_start: &mut dyn FnMut() -> bool,
+    ) -> Option<Stop> {
+        let seg = group.segs.get_mut(group.seg)?;
+        let (attempt, parcel) = (seg.attempt, &seg.parcel);
+        loop {
+            let (lane, index) = match &seg.cut {
+                Cut::Items { end } if group.item < *end => {
+                    let item = group.items[group.item];
+                    (item.lane, item.index())
+                }
+                Cut::Range {
+                    lane,
+                    first,
+                    len,
+                    acked,
+                } if group.step < *len && *acked == group.step => (*lane, first + group.step),
+                _ => return None,
+            };
+            if !self.lanes.is_empty() || !parcel.lease.is_granted() {
+                return None;
+            }
+            if let Some(stop) = self.stop(cx, may_start) {
+                return Some(stop);
+            }
+            let taken = Taken {
+                first: (Arc::clone(parcel), index),
+                attempt,
+                lane,
+                rest: Vec::new(),
+            };
+            let started = self.slots.start(&self.handler, taken);
+            let at_once = matches!(started, Started::Acked);
+            match &mut seg.cut {
+                Cut::Items { .. } => {
+                    if !at_once {
+                        group.items[group.item].mark_late();
+                    }
+                    group.item += 1;
+                }
+                Cut::Range { acked, .. } => {
+                    group.step += 1;
+                    *acked += u32::from(at_once);
+                }
+            }
+            if !at_once {
+                self.held.push(Stretch {
+                    parcel: Arc::clone(parcel),
+                    index,
+                    len: 1,
+                    attempt,
+                    lane,
+                });
+                self.came_to(started, now);
+            }
+        }
     }
 
     /// Whether the next record may start. Permits and the budget are asked last: a record that
@@ -469,12 +538,17 @@ impl<L, H: Handler<L>> Runner<L, H> {
             lane: first.lane,
             rest,
         };
-        let end = self.slots.start(&self.handler, taken);
-        self.came_to(end, now);
+        let started = self.slots.start(&self.handler, taken);
+        self.came_to(started, now);
     }
 
     /// A call with what is held has ended at once, or is pending.
-    fn came_to(&mut self, end: Option<End>, now: Now) {
+    fn came_to(&mut self, started: Started, now: Now) {
+        let end = match started {
+            Started::Acked => Some(End::Outcomes(Outcomes::All(Outcome::Ack))),
+            Started::Ended(end) => Some(end),
+            Started::Pending => None,
+        };
         if let Some(end) = end {
             let mut held = std::mem::take(&mut self.held);
             self.report(&mut held, end);

@@ -32,6 +32,15 @@ impl End {
     }
 }
 
+/// What became of a handler call at once.
+pub(super) enum Started {
+    /// Acked, all of it: the ordinary case, and the one that must cost nothing.
+    Acked,
+    Ended(End),
+    /// [`Slots::keep`] must follow.
+    Pending,
+}
+
 /// All slots of a Runner. One of them is *hot*: the next future goes there. A future that is ready
 /// at once leaves it hot; one that is pending keeps it, and another becomes hot. So there are only
 /// as many boxes as were ever pending at once, and a record that is ready at once allocates nothing.
@@ -78,23 +87,25 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
         self.pending
     }
 
-    /// Calls the handler and polls its future once, in the hot slot. None: it is pending, and
-    /// [`keep`](Self::keep) must follow.
+    /// Calls the handler and polls its future once, in the hot slot.
     pub(super) fn start<H: Handler<L, Run = F>>(
         &mut self,
         handler: &H,
         taken: Taken<L>,
-    ) -> Option<End> {
+    ) -> Started {
         let slot = &mut self.slots[self.hot as usize];
         let future = slot.future.get_or_insert_with(|| Box::pin(None));
         let polled = catch_unwind(AssertUnwindSafe(|| {
             future.as_mut().set(Some(handler.run(taken)));
-            poll_once(future.as_mut(), &slot.waker)
+            match poll_once(future.as_mut(), &slot.waker) {
+                Poll::Pending => Started::Pending,
+                Poll::Ready(Outcomes::All(Outcome::Ack)) => Started::Acked,
+                Poll::Ready(outcomes) => Started::Ended(End::Outcomes(outcomes)),
+            }
         }));
         match polled {
-            Ok(Poll::Pending) => None,
-            Ok(Poll::Ready(outcomes)) => Some(End::Outcomes(outcomes)),
-            Err(panic) => Some(self.panicked(self.hot, panic)),
+            Ok(started) => started,
+            Err(panic) => Started::Ended(self.panicked(self.hot, panic)),
         }
     }
 

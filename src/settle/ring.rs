@@ -34,6 +34,7 @@ impl BitRing {
 
     /// Sets `len` bits from `first` on. False, and nothing done, where one is set already. The
     /// caller has checked that they lie in the ring.
+    #[inline]
     pub(super) fn set(&mut self, first: u64, len: u64) -> bool {
         debug_assert!(first >= self.low && first + len <= self.next);
         let end = first + len;
@@ -46,6 +47,10 @@ impl BitRing {
             self.words[at] |= mask;
             return true;
         }
+        self.set_long(first, end)
+    }
+
+    fn set_long(&mut self, first: u64, end: u64) -> bool {
         let clear = pieces(first, end).all(|(n, mask)| self.words[self.at(n)] & mask == 0);
         if clear {
             for (n, mask) in pieces(first, end) {
@@ -80,6 +85,7 @@ impl BitRing {
         }
     }
 
+    #[inline]
     pub(super) fn is_set(&self, n: u64) -> bool {
         n >= self.low && n < self.next && self.words[self.at(n)] >> (n & 63) & 1 == 1
     }
@@ -101,10 +107,12 @@ impl BitRing {
         (end.min(self.next) - n, set)
     }
 
+    #[inline]
     pub(super) fn low(&self) -> u64 {
         self.low
     }
 
+    #[inline]
     pub(super) fn next(&self) -> u64 {
         self.next
     }
@@ -113,6 +121,7 @@ impl BitRing {
         self.words.capacity() * size_of::<u64>()
     }
 
+    #[inline]
     fn at(&self, n: u64) -> usize {
         (n >> 6) as usize & (self.words.len() - 1)
     }
@@ -130,6 +139,7 @@ impl BitRing {
 }
 
 /// Bits `first..end` of the one word that holds them all.
+#[inline]
 fn mask_of(first: u64, end: u64) -> u64 {
     let len = end - first;
     if len == 0 {

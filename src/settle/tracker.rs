@@ -144,6 +144,7 @@ impl Tracker {
     ///
     /// # Errors
     /// When it had settled before, or was never pushed.
+    #[inline]
     pub fn settle(&mut self, ordinal: u64) -> Result<(), SettleError> {
         self.settle_range(ordinal, 1)
     }
@@ -152,6 +153,7 @@ impl Tracker {
     ///
     /// # Errors
     /// When one of them had settled before, or was never pushed.
+    #[inline]
     pub fn settle_range(&mut self, first: u64, len: u64) -> Result<(), SettleError> {
         if len == 0 {
             return Ok(());
