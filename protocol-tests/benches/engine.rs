@@ -196,7 +196,7 @@ fn main() {
     ] {
         let mut best = [f64::MAX; 4];
         for _ in 0..ROUNDS {
-            let mut fresh = || filled(records, bytes, compression);
+            let fresh = || filled(records, bytes, compression);
             let n = records.next_multiple_of(BATCH_RECORDS) as u64;
             best[0] = best[0].min(bare(&fresh()));
             let modes = [
