@@ -1,5 +1,47 @@
 //! Laneway: a Kafka client in pure Rust that processes records in ordered lanes and commits
 //! exactly what has settled.
+//!
+//! Records of one key run one at a time and in order, records of different keys run side by side.
+//! A record whose handler failed, crashed or never ended is read again, and a finished one beside
+//! it holds nothing up.
+//!
+//! ```
+//! # #[cfg(not(feature = "broker"))] fn main() {}
+//! # #[cfg(feature = "broker")]
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     use laneway::broker::Server;
+//!     use laneway::{Kafka, LaneKey, Record, Topics};
+//!
+//!     // A broker inside this program. With a real Kafka: Kafka::new(["host:9092"]).
+//!     let orders = (0..100).map(|n| (format!("customer-{}", n % 7), format!("order {n}")));
+//!     let server = Server::holding("orders", orders).await?;
+//!
+//!     let (done, mut handled) = tokio::sync::mpsc::unbounded_channel();
+//!     let running = Kafka::new(server.bootstrap())
+//!         .subscribe(Topics::named(["orders"]).group("shipping"))
+//!         .workers_by_key(16)
+//!         .lane_key(LaneKey::RecordKey)
+//!         .start(move |record: Record| {
+//!             let done = done.clone();
+//!             // An error would run the record again; `Ok` settles it.
+//!             async move { done.send(record.offset()).map_err(|e| e.to_string()) }
+//!         })?;
+//!
+//!     for _ in 0..100 {
+//!         handled.recv().await.expect("the subscription runs");
+//!     }
+//!     running.drain().await?; // runs what was dealt, commits, leaves the group
+//!     let committed = server.cluster().committed("shipping", "orders", 0).map(|c| c.offset);
+//!     assert_eq!(committed, Some(100));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Start at [`Kafka`], [`Subscription`] and [`Running`]; the explanations are in the
+//! [`manual`]. The features: `runtime` (default) is the tokio shell and the face; `broker` adds an
+//! in-process Kafka broker for tests and demonstrations. Without features the crate is the core,
+//! which a driver of your own can run: see [`engine`].
 
 #[cfg(feature = "broker")]
 pub mod broker;
@@ -12,6 +54,7 @@ pub mod group;
 pub mod handler;
 pub mod ids;
 pub mod lane;
+pub mod manual;
 pub mod pace;
 pub mod record;
 pub mod records;
@@ -20,6 +63,8 @@ mod runtime;
 pub mod settle;
 #[cfg(feature = "runtime")]
 mod subscription;
+#[cfg(test)]
+mod tidy;
 pub mod time;
 pub mod wire;
 
@@ -34,3 +79,8 @@ pub use subscription::{
     BatchSubscription, Interest, Kafka, Partitions, Running, Subscription, Topics,
 };
 pub use wire::message::Isolation;
+
+/// The README's program compiles.
+#[cfg(all(doctest, feature = "runtime"))]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,0 +1,15 @@
+//! The long explanations.
+//!
+//! * [`architecture`]: the two worlds, the way of a record, which thread does what.
+//! * [`ordering`]: lanes, keys and batches; what settles, what is committed, what repeats.
+//! * [`invariants`]: rules that are easy to break without noticing, each with what happens then.
+//! * [`tuning`]: the numbers you may set, and how to write a handler that runs well.
+//! * [`quirks`]: what brokers do that one would not guess.
+//!
+//! The pages hold no code of the library; their examples are compiled and run by its tests.
+
+pub mod architecture;
+pub mod invariants;
+pub mod ordering;
+pub mod quirks;
+pub mod tuning;
