@@ -21,11 +21,33 @@ pub struct Delivery {
 /// against the subscription's byte budget until the last of its records is dropped. Copy what you
 /// want to keep for long.
 ///
-/// ```no_run
-/// # use laneway::Record;
-/// async fn handle(record: Record) {
-///     println!("{}-{} @{}: {:?}", record.topic(), record.partition(), record.offset(), record.value());
+/// ```
+/// # #[cfg(not(feature = "broker"))] fn main() {}
+/// # #[cfg(feature = "broker")] #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| ("k", [n]))).await?;
+/// # let brokers = server.bootstrap();
+/// # use laneway::{Kafka, Topics};
+/// use laneway::Record;
+///
+/// # let (done, mut one) = tokio::sync::mpsc::channel(10);
+/// async fn handle(record: Record) -> Result<usize, String> {
+///     let place = format!("{}-{} @{}", record.topic(), record.partition(), record.offset());
+///     let value = record.value().ok_or(format!("{place} is a tombstone"))?;
+///     println!("{place}, attempt {}: {:?} = {value:?}", record.attempt(), record.key());
+///     for header in record.headers() {
+///         println!("  {header:?}");
+///     }
+///     Ok(value.len())
 /// }
+/// # let running = Kafka::new(brokers).subscribe(Topics::named(["payments"]).group("g")).start(move |record| {
+/// #     let done = done.clone();
+/// #     async move { let n = handle(record).await?; done.send(n).await.map_err(|e| e.to_string()) }
+/// # })?;
+/// # assert_eq!(one.recv().await, Some(1));
+/// # running.close(std::time::Duration::from_secs(5)).await?;
+/// # Ok(())
+/// # }
 /// ```
 pub struct Record {
     parcel: Arc<Parcel<Delivery>>,

@@ -113,6 +113,43 @@ impl Server {
         })
     }
 
+    /// A cluster of one node whose one topic, of one partition, holds these keys and values: what
+    /// an example or a quick test starts from.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+    /// use laneway::broker::Server;
+    /// let server = Server::holding("payments", [("alice", "12 EUR"), ("bob", "7 EUR")]).await?;
+    /// assert_eq!(server.cluster().partition_view("payments", 0).map(|p| p.log_end), Some(2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A port could not be bound, or the broker refuses the topic's name or a record.
+    pub async fn holding<K, V>(
+        topic: &str,
+        records: impl IntoIterator<Item = (K, V)>,
+    ) -> io::Result<Server>
+    where
+        K: AsRef<[u8]>,
+        V: AsRef<[u8]>,
+    {
+        let server = Server::start(ClusterConfig::default(), Listen::default()).await?;
+        {
+            let mut cluster = server.cluster();
+            let now = cluster.now();
+            cluster.create_topic(topic, 1).map_err(io::Error::other)?;
+            for (key, value) in records {
+                let record = (Some(key.as_ref()), Some(value.as_ref()));
+                cluster
+                    .append_records(now, topic, 0, &[record])
+                    .map_err(io::Error::other)?;
+            }
+        }
+        Ok(server)
+    }
+
     /// `host:port` of every node.
     #[must_use]
     pub fn bootstrap(&self) -> Vec<String> {

@@ -109,6 +109,17 @@ pub enum Command {
 }
 
 /// Something a user may want to know. Quiet when all is well.
+///
+/// ```
+/// use laneway::{Event, Kafka, Topics};
+/// let subscription = Kafka::new(["localhost:9092"])
+///     .subscribe(Topics::named(["orders"]).group("shipping"))
+///     .on_event(|event| match event {
+///         Event::Stopped { error } => eprintln!("a partition stands still: {error}"),
+///         Event::DataLoss { partition, from, to, why } => eprintln!("{partition:?} {from}..{to}: {why}"),
+///         _ => {}
+///     });
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -186,7 +197,16 @@ pub enum Event {
     },
 }
 
-/// How a subscription stands, at one moment.
+/// How a subscription stands, at one moment: what `Running::snapshot` gives.
+///
+/// ```
+/// use laneway::Snapshot;
+/// fn line(now: &Snapshot) -> String {
+///     let lag: i64 = now.partitions.iter().filter_map(|p| p.lag()).sum();
+///     format!("{} lanes busy, {} settled, lag {lag}", now.lanes_busy, now.settled)
+/// }
+/// assert_eq!(line(&Snapshot::default()), "0 lanes busy, 0 settled, lag 0");
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Snapshot {

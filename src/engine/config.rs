@@ -33,6 +33,14 @@ pub enum Source {
 pub type LaneFn = Arc<dyn Fn(&Record) -> Option<u64> + Send + Sync>;
 
 /// What picks the lane of a record.
+///
+/// ```
+/// use laneway::{Kafka, LaneKey, Topics};
+/// let subscription = Kafka::new(["localhost:9092"])
+///     .subscribe(Topics::named(["orders"]).group("shipping"))
+///     .workers_by_key(64)
+///     .lane_key(LaneKey::RecordKey);
+/// ```
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum LaneKey {

@@ -1,296 +1,62 @@
 //! What a user touches: the cluster's address, the subscription's settings, the running handle.
 
-use crate::engine::{Command, CommitMode, Config, Engine, Event, LaneKey, Snapshot, Source};
+mod interest;
+mod kafka;
+mod running;
+
+pub use interest::{Interest, Partitions, Topics};
+pub use kafka::Kafka;
+pub use running::Running;
+
+use crate::engine::{CommitMode, Config, Engine, Event, LaneKey};
 use crate::error::{Error, ErrorKind};
 use crate::fetch::{LossPolicy, StartOffset};
 use crate::group::AssignorKind;
 use crate::handler::{Blocking, InBatches, OneByOne};
-use crate::ids::{ExecutorId, TopicPartition};
+use crate::ids::ExecutorId;
 use crate::lane::{Handler, IntoOutcome, IntoOutcomes, Mode, Retry, RunnerConfig};
 use crate::record::{Delivery, Record};
 use crate::runtime::{
-    Ask, Clock, Driver, EventSink, ExecutorTx, Gate, Inbox, IoThread, spawn_blocking_executor,
-    spawn_executor,
+    Clock, Driver, EventSink, ExecutorTx, Gate, spawn_blocking_executor, spawn_executor,
 };
 use crate::wire::message::Isolation;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-
-/// A Kafka cluster, by the addresses of some of its brokers. Settings only: nothing is opened
-/// before a subscription starts. Clones share one I/O thread.
-///
-/// ```
-/// use laneway::Kafka;
-/// let kafka = Kafka::new(["kafka-1:9092", "kafka-2:9092"]).client_id("billing");
-/// ```
-#[derive(Clone, Debug)]
-pub struct Kafka {
-    bootstrap: Vec<String>,
-    client_id: Arc<str>,
-    io: Arc<Mutex<Option<Arc<IoThread>>>>,
-}
-
-impl Kafka {
-    /// Names the brokers to ask first, as `host:port`; one that answers is enough, several are
-    /// safer. An IPv6 address stands in brackets: `[::1]:9092`.
-    pub fn new<I>(bootstrap: I) -> Self
-    where
-        I: IntoIterator,
-        I::Item: Into<String>,
-    {
-        Kafka {
-            bootstrap: bootstrap.into_iter().map(Into::into).collect(),
-            client_id: Arc::from("laneway"),
-            io: Arc::new(Mutex::new(None)),
-        }
-    }
-
-    /// The name that brokers see in logs, metrics and quotas. `laneway` by default.
-    #[must_use]
-    pub fn client_id(mut self, id: impl Into<Arc<str>>) -> Self {
-        self.client_id = id.into();
-        self
-    }
-
-    /// A subscription with default settings. See [`Subscription`].
-    pub fn subscribe(&self, what: impl Into<Interest>) -> Subscription {
-        let what = what.into();
-        let mut config = Config::new(Vec::new(), what.source());
-        config.client_id = self.client_id.clone();
-        Subscription {
-            kafka: self.clone(),
-            what,
-            config,
-            lanes: Vec::new(),
-            on_event: None,
-            problem: None,
-        }
-    }
-
-    fn addresses(&self) -> Result<Vec<(Arc<str>, u16)>, Error> {
-        if self.bootstrap.is_empty() {
-            return Err(Error::misuse(
-                "no bootstrap address: give Kafka::new at least one, as \"host:port\"",
-            ));
-        }
-        self.bootstrap
-            .iter()
-            .map(|address| parse_address(address))
-            .collect()
-    }
-
-    fn io(&self) -> Result<Arc<IoThread>, Error> {
-        let mut io = self.io.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*io {
-            Some(thread) => Ok(thread.clone()),
-            None => Ok(io.insert(Arc::new(IoThread::start()?)).clone()),
-        }
-    }
-}
-
-fn parse_address(address: &str) -> Result<(Arc<str>, u16), Error> {
-    let wrong = || {
-        Error::misuse(format!(
-            "{address:?} is not a broker's address: write it as \"host:port\", an IPv6 address as \"[::1]:9092\""
-        ))
-    };
-    let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
-    let port: u16 = port.parse().map_err(|_| wrong())?;
-    let bare = host
-        .strip_prefix('[')
-        .map_or(Some(host), |h| h.strip_suffix(']'));
-    let host = bare.ok_or_else(wrong)?;
-    let bracketed = address.starts_with('[');
-    if host.is_empty()
-        || port == 0
-        || host.contains(['/', ' '])
-        || (host.contains(':') != bracketed)
-    {
-        return Err(wrong());
-    }
-    Ok((Arc::from(host), port))
-}
-
-/// Topics that the members of a group share.
-///
-/// ```
-/// use laneway::Topics;
-/// let topics = Topics::named(["payments", "refunds"]).group("billing");
-/// ```
-#[derive(Clone, Debug)]
-pub struct Topics {
-    names: Vec<Arc<str>>,
-    group: Option<Arc<str>>,
-}
-
-impl Topics {
-    /// These topics, by name.
-    pub fn named<I>(names: I) -> Self
-    where
-        I: IntoIterator,
-        I::Item: Into<Arc<str>>,
-    {
-        Topics {
-            names: names.into_iter().map(Into::into).collect(),
-            group: None,
-        }
-    }
-
-    /// The group whose members share the topics' partitions, and under which offsets are kept.
-    #[must_use]
-    pub fn group(mut self, id: impl Into<Arc<str>>) -> Self {
-        self.group = Some(id.into());
-        self
-    }
-}
-
-/// Partitions chosen by hand: no group is joined, nothing is ever taken away.
-///
-/// ```
-/// use laneway::Partitions;
-/// let two = Partitions::of("payments", [0, 2]).offsets_in("billing-audit");
-/// ```
-#[derive(Clone, Debug)]
-pub struct Partitions {
-    partitions: Vec<TopicPartition>,
-    group: Option<Arc<str>>,
-}
-
-impl Partitions {
-    /// These partitions of one topic.
-    pub fn of(topic: impl Into<Arc<str>>, partitions: impl IntoIterator<Item = i32>) -> Self {
-        let topic = topic.into();
-        let partitions = partitions
-            .into_iter()
-            .map(|p| TopicPartition::new(topic.clone(), p))
-            .collect();
-        Partitions {
-            partitions,
-            group: None,
-        }
-    }
-
-    /// Keeps offsets under this group id. The group must have no members: brokers refuse such
-    /// commits while it does.
-    #[must_use]
-    pub fn offsets_in(mut self, group: impl Into<Arc<str>>) -> Self {
-        self.group = Some(group.into());
-        self
-    }
-}
-
-/// What a subscription reads: [`Topics`] or [`Partitions`].
-#[derive(Clone, Debug)]
-pub enum Interest {
-    /// Shared with a group.
-    Topics(Topics),
-    /// Chosen by hand.
-    Partitions(Partitions),
-}
-
-impl From<Topics> for Interest {
-    fn from(topics: Topics) -> Self {
-        Interest::Topics(topics)
-    }
-}
-
-impl From<Partitions> for Interest {
-    fn from(partitions: Partitions) -> Self {
-        Interest::Partitions(partitions)
-    }
-}
-
-impl Interest {
-    fn source(&self) -> Source {
-        match self.clone() {
-            Interest::Topics(t) => Source::Topics {
-                topics: t.names,
-                group: t.group.unwrap_or_default(),
-            },
-            Interest::Partitions(p) => Source::Partitions {
-                partitions: p.partitions,
-                group: p.group,
-            },
-        }
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        let legal = |name: &str| {
-            !name.is_empty()
-                && name.len() <= 249
-                && name != "."
-                && name != ".."
-                && name
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
-        };
-        let topic = |name: &str| match legal(name) {
-            true => Ok(()),
-            false => Err(Error::misuse(format!(
-                "{name:?} cannot be a topic's name: use 1 to 249 of a-z A-Z 0-9 . _ -"
-            ))),
-        };
-        match self {
-            Interest::Topics(t) => {
-                if t.names.is_empty() {
-                    return Err(Error::misuse(
-                        "no topics: name at least one in Topics::named",
-                    ));
-                }
-                if t.group.as_ref().is_none_or(|g| g.is_empty()) {
-                    return Err(Error::misuse(
-                        "no group: add .group(\"name\") to Topics, or choose partitions by hand with Partitions::of",
-                    ));
-                }
-                let mut names: Vec<_> = t.names.iter().collect();
-                names.sort();
-                if names.windows(2).any(|w| w[0] == w[1]) {
-                    return Err(Error::misuse("a topic is named twice in Topics::named"));
-                }
-                t.names.iter().try_for_each(|n| topic(n))
-            }
-            Interest::Partitions(p) => {
-                if p.partitions.is_empty() {
-                    return Err(Error::misuse(
-                        "no partitions: give Partitions::of at least one",
-                    ));
-                }
-                if p.partitions.iter().any(|p| p.partition < 0) {
-                    return Err(Error::misuse(
-                        "a partition's number is negative in Partitions::of",
-                    ));
-                }
-                let mut all = p.partitions.clone();
-                all.sort();
-                if all.windows(2).any(|w| w[0] == w[1]) {
-                    return Err(Error::misuse(
-                        "a partition is named twice in Partitions::of",
-                    ));
-                }
-                p.partitions.iter().try_for_each(|p| topic(&p.topic))
-            }
-        }
-    }
-}
 
 /// The settings of one consumer. Nothing is opened before [`Subscription::run`],
 /// [`Subscription::start`] or [`Subscription::run_blocking`]; what cannot be is refused there,
 /// before any I/O.
 ///
-/// ```no_run
-/// # async fn charge(_: Option<&[u8]>) -> Result<(), String> { Ok(()) }
-/// # async fn demo() -> Result<(), laneway::Error> {
+/// ```
+/// # #[cfg(not(feature = "broker"))] fn main() {}
+/// # #[cfg(feature = "broker")] #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| ("k", [n]))).await?;
+/// # let brokers = server.bootstrap();
+/// # async fn charge(value: Option<&[u8]>) -> Result<(), String> { value.map(|_| ()).ok_or("no value".into()) }
+/// # let (done, mut ten) = tokio::sync::mpsc::channel(10);
 /// use laneway::{Kafka, LaneKey, StartOffset, Topics};
-/// Kafka::new(["localhost:9092"])
+///
+/// let subscription = Kafka::new(brokers)
 ///     .subscribe(Topics::named(["payments"]).group("billing"))
 ///     .start_at(StartOffset::Earliest)
 ///     .workers_by_key(64)
 ///     .lane_key(LaneKey::RecordKey)
-///     .run(|record| async move { charge(record.value()).await })
-///     .await
+///     .run(move |record| {
+/// #       let done = done.clone();
+///         async move {
+///             charge(record.value()).await?;
+/// #           done.send(record.offset()).await.unwrap();
+///             Ok::<(), String>(())
+///         }
+///     });
+/// # // `run` goes on for ever: ten records, in order, are enough here.
+/// # let ten = async { for n in 0..10 { assert_eq!(ten.recv().await, Some(n)); } };
+/// # tokio::select! { over = subscription => over?, () = ten => {} }
+/// # Ok(())
 /// # }
 /// ```
 #[must_use = "a subscription does nothing until it is run"]
@@ -305,9 +71,28 @@ pub struct Subscription {
 }
 
 impl Subscription {
+    pub(super) fn new(kafka: Kafka, what: Interest) -> Self {
+        let mut config = Config::new(Vec::new(), what.source());
+        config.client_id = kafka.client_id.clone();
+        Subscription {
+            kafka,
+            what,
+            config,
+            lanes: Vec::new(),
+            on_event: None,
+            problem: None,
+        }
+    }
+
     /// Where to start where the group has no valid commit. Kafka's clients default to latest and
     /// so skip what was written before they came; the default here is
     /// [`StartOffset::Earliest`].
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// let subscription = subscription.start_at(StartOffset::Timestamp(1_700_000_000_000));
+    /// ```
     pub fn start_at(mut self, start: StartOffset) -> Self {
         self.config.start = start;
         self
@@ -315,12 +100,24 @@ impl Subscription {
 
     /// What to do where records that should come next are gone: expired, or cut off. By default
     /// the partition stops with an error.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// let subscription = subscription.on_loss(LossPolicy::Nearest);
+    /// ```
     pub fn on_loss(mut self, policy: LossPolicy) -> Self {
         self.config.loss = policy;
         self
     }
 
     /// Which records are seen. [`Isolation::ReadUncommitted`], Kafka's default, sees all.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// let subscription = subscription.isolation(Isolation::ReadCommitted);
+    /// ```
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.config.isolation = isolation;
         self
@@ -362,12 +159,24 @@ impl Subscription {
     }
 
     /// What picks a record's lane. [`LaneKey::Partition`] by default.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// let subscription = subscription.workers_by_key(16).lane_key(LaneKey::RecordKey);
+    /// ```
     pub fn lane_key(mut self, key: LaneKey) -> Self {
         self.config.lane_key = key;
         self
     }
 
     /// What is committed: [`CommitMode::Tracked`] by default.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// let subscription = subscription.commit(Commit::Auto);
+    /// ```
     pub fn commit(mut self, commit: CommitMode) -> Self {
         self.config.commit = commit;
         self
@@ -391,6 +200,14 @@ impl Subscription {
     }
 
     /// What follows a failure: a handler's error, [`Outcome::Retry`](crate::Outcome) or a panic.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// use std::time::Duration;
+    /// let retry = Retry::exponential(Duration::from_millis(100), Duration::from_secs(30));
+    /// let subscription = subscription.retry(retry.max_attempts(8).or_drop());
+    /// ```
     pub fn retry(mut self, retry: Retry) -> Self {
         self.config.retry = retry;
         self
@@ -398,6 +215,12 @@ impl Subscription {
 
     /// Bytes of records that may be held, from the socket to settlement: 64 MiB by default,
     /// 1 MiB at least. One batch may go over when nothing else is held.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// let subscription = subscription.budget(256 << 20).batch_bytes_max(16 << 20);
+    /// ```
     pub fn budget(mut self, bytes: u64) -> Self {
         if bytes < 1 << 20 {
             self.problem = Some(Error::misuse(
@@ -451,6 +274,12 @@ impl Subscription {
     /// The assignors offered to the group, most wanted first: range and cooperative-sticky by
     /// default, as the Java client. Rebalances are cooperative only when nothing but
     /// cooperative-sticky is listed.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// let subscription = subscription.assignors([AssignorKind::CooperativeSticky]);
+    /// ```
     pub fn assignors(mut self, assignors: impl IntoIterator<Item = AssignorKind>) -> Self {
         self.config.assignors = assignors.into_iter().collect();
         self
@@ -470,6 +299,27 @@ impl Subscription {
     }
 
     /// Calls `f` with every [`Event`], on the I/O thread: keep it quick.
+    /// ```
+    /// # #[cfg(not(feature = "broker"))] fn main() {}
+    /// # #[cfg(feature = "broker")] #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| ("k", [n]))).await?;
+    /// # let brokers = server.bootstrap();
+    /// use laneway::{Event, Kafka, Topics};
+    ///
+    /// let (granted, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    /// let running = Kafka::new(brokers)
+    ///     .subscribe(Topics::named(["payments"]).group("billing"))
+    ///     .on_event(move |event| match event {
+    ///         Event::Granted { partition, offset } => granted.send((partition.partition, *offset)).unwrap(),
+    ///         other => eprintln!("{other:?}"),
+    ///     })
+    ///     .start(|_record| async {})?;
+    /// assert_eq!(heard.recv().await, Some((0, 0)));
+    /// running.drain().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on_event(mut self, f: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(f));
         self
@@ -514,6 +364,17 @@ impl Subscription {
     /// Runs a plain function, which may compute or block, on threads of its own: one for each
     /// worker or lane. Heartbeats and fetching do not wait for it.
     ///
+    /// ```no_run
+    /// # async fn demo() -> Result<(), laneway::Error> {
+    /// use laneway::{Kafka, Record, Topics};
+    /// Kafka::new(["localhost:9092"])
+    ///     .subscribe(Topics::named(["pictures"]).group("scaler"))
+    ///     .workers_by_key(8)
+    ///     .run_blocking(|record: Record| println!("{} bytes", record.value().map_or(0, <[u8]>::len)))
+    ///     .await
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Subscription::run`].
     pub async fn run_blocking<F, R>(self, f: F) -> Result<(), Error>
@@ -525,6 +386,30 @@ impl Subscription {
     }
 
     /// As [`Subscription::run_blocking`], and returns at once with a handle to steer it.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "broker"))] fn main() {}
+    /// # #[cfg(feature = "broker")] #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| ("k", [n]))).await?;
+    /// # let brokers = server.bootstrap();
+    /// use laneway::{Kafka, Record, Topics};
+    ///
+    /// let (sums, mut results) = tokio::sync::mpsc::unbounded_channel();
+    /// let running = Kafka::new(brokers)
+    ///     .subscribe(Topics::named(["payments"]).group("billing"))
+    ///     .workers_by_key(4)
+    ///     .start_blocking(move |record: Record| {
+    ///         // May compute for seconds, or block.
+    ///         let sum: u64 = record.value().unwrap_or_default().iter().map(|b| u64::from(*b)).sum();
+    ///         sums.send(sum).map_err(|e| e.to_string())
+    ///     })?;
+    /// assert_eq!(results.recv().await, Some(0));
+    /// assert_eq!(results.recv().await, Some(1));
+    /// running.close(std::time::Duration::from_secs(5)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Subscription::start`].
@@ -606,6 +491,11 @@ impl Subscription {
                 "workers(n) runs records in any order, so a lane key means nothing; use workers_by_key(n) to keep order",
             ));
         }
+        if let Some((n, None)) = self.config.retry.cap() {
+            return Err(Error::misuse(format!(
+                "Retry::max_attempts({n}) does not say what happens then; add .or_drop() or .or_stop()"
+            )));
+        }
         if self.config.commit == CommitMode::Auto && self.config.group().is_none() {
             return Err(Error::misuse(
                 "Commit::Auto without a group id has nowhere to commit to; add .offsets_in(\"name\")",
@@ -678,6 +568,41 @@ impl Subscription {
 }
 
 /// A subscription whose handler takes batches. From [`Subscription::batch`].
+///
+/// ```
+/// # #[cfg(not(feature = "broker"))] fn main() {}
+/// # #[cfg(feature = "broker")] #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| ("k", [n]))).await?;
+/// # let brokers = server.bootstrap();
+/// use laneway::{Kafka, Outcome, Record, Topics};
+///
+/// let (sizes, mut seen) = tokio::sync::mpsc::unbounded_channel();
+/// let running = Kafka::new(brokers)
+///     .subscribe(Topics::named(["payments"]).group("billing"))
+///     .batch(4)
+///     .start(move |batch: Vec<Record>| {
+///         // One outcome for each: what is odd settles at its second attempt.
+///         let outcome = |r: &Record| match r.offset() % 2 == 1 && r.attempt() == 1 {
+///             true => Outcome::RetryAfter(std::time::Duration::from_millis(1)),
+///             false => Outcome::Ack,
+///         };
+///         let outcomes: Vec<Outcome> = batch.iter().map(outcome).collect();
+///         let acked = outcomes.iter().filter(|o| o.settles()).count();
+///         sizes.send((batch.len(), acked)).unwrap();
+///         std::future::ready(outcomes)
+///     })?;
+/// let mut settled = 0;
+/// while settled < 10 {
+///     let (size, acked) = seen.recv().await.expect("it runs");
+///     assert!(size <= 4);
+///     settled += acked;
+/// }
+/// running.drain().await?;
+/// assert_eq!(server.cluster().committed("billing", "payments", 0).map(|c| c.offset), Some(10));
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a subscription does nothing until it is run"]
 pub struct BatchSubscription {
     inner: Subscription,
@@ -711,83 +636,4 @@ impl BatchSubscription {
     {
         self.inner.start_tasks(InBatches(f))
     }
-}
-
-/// A running subscription. Dropping it closes the subscription at once and never blocks: what
-/// runs is told and dropped, what settled before is committed.
-#[derive(Debug)]
-pub struct Running {
-    asks: Inbox,
-    result: oneshot::Receiver<Result<(), Error>>,
-    _io: Arc<IoThread>,
-}
-
-impl Running {
-    /// How it stands now.
-    ///
-    /// # Errors
-    /// When the subscription is over; [`Running::join`] says why.
-    pub async fn snapshot(&self) -> Result<Snapshot, Error> {
-        let (tx, rx) = oneshot::channel();
-        self.ask(Ask::Snapshot(tx)).await?;
-        rx.await.map_err(|_| over())
-    }
-
-    /// Records between the watermarks and the logs' ends, over all partitions whose end is known.
-    ///
-    /// # Errors
-    /// As [`Running::snapshot`].
-    pub async fn lag(&self) -> Result<i64, Error> {
-        let snapshot = self.snapshot().await?;
-        Ok(snapshot.partitions.iter().filter_map(|p| p.lag()).sum())
-    }
-
-    /// Commits what has settled; returns once the broker has acknowledged it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Misuse`] where there is no group id to commit under.
-    pub async fn commit_now(&self) -> Result<(), Error> {
-        let (tx, rx) = oneshot::channel();
-        self.ask(Ask::Command(Command::CommitNow, tx)).await?;
-        rx.await.map_err(|_| over())?
-    }
-
-    /// Takes no more records, runs all that were already dealt to lanes, commits, leaves. A
-    /// record that keeps failing keeps this waiting: [`Running::close`] has a deadline.
-    ///
-    /// # Errors
-    /// What ended the subscription, where it was not this.
-    pub async fn drain(self) -> Result<(), Error> {
-        let (tx, rx) = oneshot::channel();
-        self.ask(Ask::Command(Command::Drain, tx)).await?;
-        rx.await.map_err(|_| over())?
-    }
-
-    /// Takes no more records, drops what has not started, lets what runs end within `deadline`,
-    /// commits what settled, leaves the group.
-    ///
-    /// # Errors
-    /// What ended the subscription, where it was not this.
-    pub async fn close(self, deadline: Duration) -> Result<(), Error> {
-        let (tx, rx) = oneshot::channel();
-        self.ask(Ask::Close(deadline, tx)).await?;
-        rx.await.map_err(|_| over())?
-    }
-
-    /// Waits until the subscription ends by itself.
-    ///
-    /// # Errors
-    /// What ended it.
-    pub async fn join(mut self) -> Result<(), Error> {
-        let result = (&mut self.result).await;
-        result.unwrap_or_else(|_| Err(over()))
-    }
-
-    async fn ask(&self, ask: Ask) -> Result<(), Error> {
-        self.asks.send(ask).await.map_err(|_| over())
-    }
-}
-
-fn over() -> Error {
-    Error::misuse("the subscription is over; join() says how it ended")
 }
