@@ -120,7 +120,9 @@ fn through(cluster: &mut Cluster, records: u64, mode: Mode, lane_key: LaneKey) -
                     links.insert(conn, link);
                     inputs.push_back((link, LinkEvent::Up));
                 }
-                Action::Send { link, mut frame } => {
+                Action::Send {
+                    link, mut frame, ..
+                } => {
                     frame.advance(4);
                     cluster.handle_frame(now, conns[&link], frame);
                 }

@@ -850,7 +850,9 @@ impl World {
                     );
                 }
             }
-            Action::Send { link, mut frame } => {
+            Action::Send {
+                link, mut frame, ..
+            } => {
                 frame.advance(4);
                 let at = self.now + self.latency();
                 let Some(slot) = self.members[number].links.get_mut(&link) else {

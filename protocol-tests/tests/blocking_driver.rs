@@ -136,7 +136,7 @@ fn drive(
                     }
                     Err(e) => engine.handle_link(now(), link, broken(&e)),
                 },
-                Action::Send { link, frame } => {
+                Action::Send { link, frame, .. } => {
                     if let Some(socket) = sockets.get_mut(&link) {
                         socket.unsent.extend_from_slice(&frame);
                     }

@@ -55,6 +55,9 @@ pub enum Action {
         link: LinkId,
         /// With its length in front.
         frame: Bytes,
+        /// What the largest answer that is due may take: what a
+        /// [`Framer`](crate::wire::Framer) on this link may reserve at once.
+        answer_bytes: usize,
     },
     /// Close the link. Nothing more is said of it in either direction.
     Close {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Inflated bytes that one call decodes before it gives the driver a turn: a few milliseconds of
 /// the slowest codec, so that a heartbeat never waits for a backlog.
-const SLICE_BYTES: usize = 4 << 20;
+pub(super) const SLICE_BYTES: usize = 4 << 20;
 
 impl Engine {
     /// Deals what has been fetched while executors can take it. Returns whether it dealt any.
@@ -23,12 +23,8 @@ impl Engine {
         if !matches!(self.phase, Phase::Running) {
             return false;
         }
-        let (mut bytes, mut moved) = (0, false);
-        while self.lanes.wants_more() {
-            if bytes >= SLICE_BYTES {
-                self.actions.push_back(Action::Again);
-                break;
-            }
+        let mut moved = false;
+        while self.lanes.wants_more() && self.slice_used < SLICE_BYTES {
             let Some(fetched) = self.fetch.take(now) else {
                 break;
             };
@@ -41,7 +37,7 @@ impl Engine {
                     raw,
                     charge,
                 } => {
-                    bytes += self.deal_batch(now, lease, from, &raw, charge);
+                    self.slice_used += self.deal_batch(now, lease, from, &raw, charge);
                 }
             }
         }
@@ -173,11 +169,14 @@ impl Engine {
     }
 
     /// What executors are to run, and what they are to drop.
-    pub(super) fn send_groups(&mut self, now: Now) {
+    pub(super) fn send_groups(&mut self, now: Now) -> bool {
         self.recall();
+        let mut moved = false;
         while let Some((executor, group)) = self.lanes.poll_run(now) {
             self.actions.push_back(Action::Run { executor, group });
+            moved = true;
         }
+        moved
     }
 
     pub(super) fn recall(&mut self) {

@@ -251,7 +251,12 @@ impl Links {
                 }
                 (LinkAction::Ready, _) => self.news.push_back((key.0, News::Up)),
                 (LinkAction::Send(frame), Some(link)) => {
-                    actions.push_back(Action::Send { link, frame });
+                    let answer_bytes = slot.link.answer_bytes();
+                    actions.push_back(Action::Send {
+                        link,
+                        frame,
+                        answer_bytes,
+                    });
                 }
                 (LinkAction::Send(_), None) => {}
                 (

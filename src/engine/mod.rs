@@ -69,6 +69,8 @@ pub struct Engine {
     hashes: Vec<KeyHash>,
     /// Reused by `deal`: the offsets of a batch with holes.
     deltas: Vec<u32>,
+    /// Bytes decoded in this call.
+    slice_used: usize,
     phase: Phase,
     /// Commands that wait for the next acknowledged commit.
     commit_waiters: Vec<CommandId>,
@@ -144,6 +146,7 @@ impl Engine {
             decoder: Decoder::new(),
             hashes: Vec::new(),
             deltas: Vec::new(),
+            slice_used: 0,
             phase: Phase::New,
             commit_waiters: Vec::new(),
             closers: Vec::new(),
@@ -265,6 +268,7 @@ impl Engine {
         if matches!(self.phase, Phase::Finished) {
             return;
         }
+        self.slice_used = 0;
         let mut turns = 0;
         loop {
             let mut moved = self.pump_cluster(now);
@@ -274,6 +278,7 @@ impl Engine {
             moved |= self.pump_links(now);
             moved |= self.pump_drains(now);
             moved |= self.deal(now);
+            moved |= self.send_groups(now);
             if matches!(self.phase, Phase::Finished) {
                 return;
             }
@@ -281,12 +286,11 @@ impl Engine {
             if !moved {
                 break;
             }
-            if turns == TURNS_MAX {
+            if turns == TURNS_MAX || self.slice_used >= deal::SLICE_BYTES {
                 self.actions.push_back(Action::Again);
                 break;
             }
         }
-        self.send_groups(now);
         let until = self.group.as_ref().and_then(Membership::session_until);
         self.fence
             .store(until.unwrap_or(Now::NEVER).0, Ordering::Release);

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -64,6 +65,8 @@ pub(crate) struct Driver {
 }
 
 struct LinkTask {
+    /// What the reader may reserve for an answer.
+    expected: Arc<AtomicUsize>,
     frames: mpsc::UnboundedSender<Bytes>,
     task: JoinHandle<()>,
 }
@@ -222,18 +225,32 @@ impl Driver {
                     frame_max,
                 } => {
                     let (frames, rx) = mpsc::unbounded_channel();
+                    let expected = Arc::new(AtomicUsize::new(0));
                     let dial = Dial {
                         host,
                         port,
                         until,
                         frame_max,
+                        expected: expected.clone(),
                     };
                     let inbox = self.link_tx.clone();
                     let task = tokio::spawn(link::run(link, dial, self.clock, inbox, rx));
-                    self.links.insert(link, LinkTask { frames, task });
+                    self.links.insert(
+                        link,
+                        LinkTask {
+                            frames,
+                            expected,
+                            task,
+                        },
+                    );
                 }
-                Action::Send { link, frame } => {
+                Action::Send {
+                    link,
+                    frame,
+                    answer_bytes,
+                } => {
                     if let Some(task) = self.links.get(&link) {
+                        task.expected.store(answer_bytes, Ordering::Relaxed);
                         // A link that has just ended says so by itself.
                         let _ = task.frames.send(frame);
                     }

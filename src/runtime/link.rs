@@ -11,6 +11,7 @@ use bytes::Bytes;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
@@ -26,6 +27,8 @@ pub(super) struct Dial {
     pub port: u16,
     pub until: Now,
     pub frame_max: u32,
+    /// Set by the driver with each request: what its answer may take.
+    pub expected: Arc<AtomicUsize>,
 }
 
 /// Lives until the connection ends or the driver drops `frames`.
@@ -48,7 +51,7 @@ pub(super) async fn run(
     say(LinkEvent::Up).await;
     let (reader, writer) = stream.into_split();
     let writing = tokio::spawn(write(writer, frames));
-    let error = read(id, reader, &inbox, dial.frame_max).await;
+    let error = read(id, reader, &inbox, &dial).await;
     writing.abort();
     say(LinkEvent::Down(error.from_broker(place))).await;
 }
@@ -112,14 +115,15 @@ async fn read(
     id: LinkId,
     reader: OwnedReadHalf,
     inbox: &mpsc::Sender<LinkInput>,
-    frame_max: u32,
+    dial: &Dial,
 ) -> Error {
     let transport = |text: String| Error::new(ErrorKind::Transport, text).retriable();
-    let mut framer = Framer::new(frame_max);
+    let mut framer = Framer::new(dial.frame_max);
     loop {
         if let Err(e) = reader.readable().await {
             return transport(format!("the connection broke: {e}"));
         }
+        framer.expect(dial.expected.load(Ordering::Relaxed));
         // Until the socket is empty: one wake-up for all that has come.
         loop {
             let n = match reader.try_read(framer.space()) {
