@@ -3,7 +3,8 @@
 //! `consume [--lanes K] BOOTSTRAP TOPIC GROUP N` sums the values' lengths and their first eight
 //! bytes, commits, and prints one line of JSON. With `LATENCY=k` in the environment those eight
 //! bytes are the time of sending, in nanoseconds, and the line has percentiles over all records
-//! but the first k.
+//! but the first k. With `WORK_US=n` every record also takes n microseconds of sleep, so that the
+//! handler is slower than the fetch: what the process then holds is the budget's to bound.
 
 use laneway::{Kafka, LaneKey, Record, StartOffset, Topics};
 use std::process::ExitCode;
@@ -178,6 +179,8 @@ async fn main() -> ExitCode {
     let latency = std::env::var("LATENCY")
         .ok()
         .and_then(|k| k.parse::<usize>().ok());
+    let work = std::env::var("WORK_US").ok().and_then(|n| n.parse().ok());
+    let work = work.map(Duration::from_micros);
     let sums = Arc::new(Sums::new());
     let done = Arc::new(tokio::sync::Notify::new());
     let mut subscription = Kafka::new(args.bootstrap.split(','))
@@ -194,7 +197,12 @@ async fn main() -> ExitCode {
         if handler_sums.take(&record, wanted, latency.is_some()) {
             handler_done.notify_one();
         }
-        std::future::ready(())
+        async move {
+            if let Some(work) = work {
+                tokio::time::sleep(work).await;
+                drop(record);
+            }
+        }
     });
     let running = match running {
         Ok(running) => running,

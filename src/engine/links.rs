@@ -98,6 +98,43 @@ impl Links {
         }
     }
 
+    /// Opens the connection for this peer and purpose before there is something to send: a start
+    /// waits for one round trip less.
+    pub(super) fn warm(&mut self, now: Now, key: Key, cluster: &Cluster) {
+        if self.ensure(now, key, cluster).is_ok() {
+            self.touched.insert(key);
+        }
+    }
+
+    fn ensure(&mut self, now: Now, key: Key, cluster: &Cluster) -> Result<(), Error> {
+        if self.slots.contains_key(&key) {
+            return Ok(());
+        }
+        let Some((host, port)) = cluster.address(key.0) else {
+            let gone = format!("{:?} is not in the cluster's metadata now", key.0);
+            return Err(Error::new(ErrorKind::Transport, gone).retriable());
+        };
+        let address = format!("{host}:{port}").into();
+        let config = self.config.clone();
+        let mut link = match self.api_versions_max.get(&key.0) {
+            Some(max) => Link::new_with_api_versions_max(config, address, now, *max),
+            None => Link::new(config, address, now),
+        };
+        if matches!(key.1, Purpose::Join | Purpose::Group) {
+            // A quota on reading must not cost the membership (KIP-219).
+            link = link.ignoring_throttle();
+        }
+        let not_before = cluster.may_connect(now, key.0).err().unwrap_or(now);
+        let slot = Slot {
+            link,
+            dialled: None,
+            not_before,
+            proven: false,
+        };
+        self.slots.insert(key, slot);
+        Ok(())
+    }
+
     /// Sends on the connection for this peer and purpose, which is made if there is none.
     pub(super) fn send(
         &mut self,
@@ -108,39 +145,10 @@ impl Links {
         timeout: Duration,
         cluster: &Cluster,
     ) {
-        if !self.slots.contains_key(&key) {
-            let Some((host, port)) = cluster.address(key.0) else {
-                let error = Error::new(
-                    ErrorKind::Transport,
-                    format!("{:?} is not in the cluster's metadata now", key.0),
-                );
-                self.answers.push_back(Answer {
-                    token,
-                    result: Err(error.retriable()),
-                });
-                return;
-            };
-            let address = format!("{host}:{port}").into();
-            let mut link = match self.api_versions_max.get(&key.0) {
-                Some(max) => {
-                    Link::new_with_api_versions_max(self.config.clone(), address, now, *max)
-                }
-                None => Link::new(self.config.clone(), address, now),
-            };
-            if matches!(key.1, Purpose::Join | Purpose::Group) {
-                // A quota on reading must not cost the membership (KIP-219).
-                link = link.ignoring_throttle();
-            }
-            let not_before = cluster.may_connect(now, key.0).err().unwrap_or(now);
-            self.slots.insert(
-                key,
-                Slot {
-                    link,
-                    dialled: None,
-                    not_before,
-                    proven: false,
-                },
-            );
+        if let Err(error) = self.ensure(now, key, cluster) {
+            let result = Err(error);
+            self.answers.push_back(Answer { token, result });
+            return;
         }
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.link.send(now, token, request, timeout);

@@ -11,6 +11,7 @@ use crate::ids::{LeaseId, Token, TopicId, TopicPartition};
 use crate::settle::Tracker;
 use crate::time::Now;
 use crate::wire::Request;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,11 +54,14 @@ impl Engine {
                         .send(now, key, global, request, timeout, &self.cluster);
                 }
                 ClusterAction::Changed => self.view_changed(now),
-                ClusterAction::Coordinator(_) => {
+                ClusterAction::Coordinator(node) => {
                     if let Some(commit) = &mut self.commit {
                         commit.set_coordinator(now, true);
                     }
                     self.release_waiting(now);
+                    // The join will need a moment; committed offsets are asked for right after.
+                    let key = (Peer::Node(node), Purpose::Group);
+                    self.links.warm(now, key, &self.cluster);
                 }
                 ClusterAction::TopicRecreated { topic, .. } => {
                     self.topic_recreated(now, &topic);
@@ -420,6 +424,7 @@ impl Engine {
             let lease = self.leases.grant(partition.clone(), topic_id);
             loads.push((lease, partition, topic_id));
         }
+        self.warm_leaders(now, &loads);
         match &mut self.commit {
             Some(commit) => commit.load(now, loads),
             None => {
@@ -427,6 +432,17 @@ impl Engine {
                     self.start_lease(now, lease, Start::Policy);
                 }
             }
+        }
+    }
+
+    /// While the committed offsets are asked for, the connections that fetch them can be opened.
+    fn warm_leaders(&mut self, now: Now, granted: &[(LeaseId, TopicPartition, TopicId)]) {
+        let leader = |tp: &TopicPartition| self.cluster.leader(&tp.topic, tp.partition);
+        let leaders = granted.iter().filter_map(|(_, tp, _)| leader(tp));
+        let nodes: BTreeSet<_> = leaders.map(|(node, _)| node).collect();
+        for node in nodes {
+            let key = (Peer::Node(node), Purpose::Prompt);
+            self.links.warm(now, key, &self.cluster);
         }
     }
 
