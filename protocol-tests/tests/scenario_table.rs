@@ -158,9 +158,9 @@ fn complaints(rows: &[Row], known: &BTreeSet<String>, tests: &Tests) -> Vec<Stri
                     }
                 }
             }
-            "later" => {
+            "later" | "n/a" => {
                 if row.note.is_empty() || !row.shown_by.is_empty() {
-                    wrong.push(format!("{id} is for later: only a note that says why"));
+                    wrong.push(format!("{id} is {}: only a note that says why", row.state));
                 }
             }
             "see" => {

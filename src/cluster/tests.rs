@@ -510,7 +510,7 @@ fn f29_a_topic_just_made_is_waited_for() {
     assert_eq!(b.leader(0), Some((1, 0)));
 }
 
-/// F30: a broker without ids in a cluster with ids takes none away.
+/// Q01, F30: a broker without ids in a cluster with ids takes none away.
 #[test]
 fn f30_a_zero_id_does_not_replace_a_known_one() {
     let mut b = Bench::settled(t(vec![part(0, 1, 3)]));
@@ -654,6 +654,20 @@ fn l15_every_bootstrap_address_is_tried_at_once() {
         firsts.insert(b.sent[0].1);
     }
     assert_eq!(firsts.len(), 3, "the start is spread");
+}
+
+/// Q11: an address leads to a node that does not know Metadata: the next one is asked, at once.
+#[test]
+fn q11_a_bootstrap_without_metadata_is_passed_over() {
+    let mut b = Bench::new(2);
+    b.want(&["t".into()]);
+    let (start, asked) = (b.now, b.asked.pop_front().expect("asked"));
+    b.cluster.link_up(b.now, asked.to);
+    let error = Error::new(ErrorKind::Peer, "the broker does not know Metadata");
+    b.answer(&asked, Err(error));
+    assert_ne!(b.asked[0].to, asked.to);
+    b.metadata(t(vec![part(0, 1, 0)]));
+    assert_eq!((b.leader(0), b.now), (Some((1, 0)), start));
 }
 
 /// L15: an address is looked up by its name at every attempt; the machine keeps only the name.

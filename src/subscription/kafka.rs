@@ -89,3 +89,40 @@ fn parse_address(address: &str) -> Result<(Arc<str>, u16), Error> {
     }
     Ok((Arc::from(host), port))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::parse_address;
+
+    /// L27: a trailing dot belongs to the name; an IPv6 address stands in brackets and loses them.
+    #[test]
+    fn addresses_of_every_kind_are_read() {
+        for (written, host, port) in [
+            ("b-1.example.:9092", "b-1.example.", 9092),
+            ("[::1]:9092", "::1", 9092),
+            ("[fe80::1%eth0]:1", "fe80::1%eth0", 1),
+            ("127.0.0.1:65535", "127.0.0.1", 65535),
+        ] {
+            let read = parse_address(written).unwrap();
+            assert_eq!((&*read.0, read.1), (host, port), "{written}");
+        }
+        for wrong in [
+            "",
+            "host",
+            ":9092",
+            "host:",
+            "host:0",
+            "host:65536",
+            "::1:9092",
+            "[::1]",
+            "[::1:9092",
+            "::1]:9092",
+            "[host]:9092",
+            "http://host:80",
+            "a b:1",
+        ] {
+            let told = parse_address(wrong).unwrap_err().to_string();
+            assert!(told.contains("host:port"), "{wrong:?}: {told}");
+        }
+    }
+}

@@ -394,7 +394,7 @@ fn f29_unknown_topic_id_is_retried_then_told() {
     assert_eq!(rig.take_all(), [(1, 100, 103)]);
 }
 
-/// F30: without an id for one topic the request goes by name; a session does not mix.
+/// Q01, F30: without an id for one topic the request goes by name; a session does not mix.
 #[test]
 fn f30_zero_topic_id_goes_by_name() {
     let mut rig = Rig::with(FetchConfig::default(), 1);
@@ -426,6 +426,46 @@ fn f30_zero_topic_id_goes_by_name() {
     assert!(!request.by_id);
     assert_eq!((request.session_id, request.session_epoch), (77, 0));
     assert_eq!(request.topics.len(), 2);
+}
+
+/// Q07: a cluster in the middle of an upgrade gives an id for one topic late. The session by name
+/// is followed by one by id; no position moves, nothing comes twice, nothing is left out.
+#[test]
+fn q07_names_give_way_to_ids() {
+    let mut rig = Rig::with(FetchConfig::default(), 1);
+    rig.open_session();
+    let (other, late) = (crate::ids::TopicPartition::new("u", 0), TopicId([9; 16]));
+    let leader = Some(NodeId(1));
+    rig.fetch
+        .set_leader(rig.now, &other, leader, 1, TopicId::ZERO);
+    let (lease, start) = (LeaseId(5), at(0));
+    rig.fetch
+        .add(rig.now, lease, other.clone(), TopicId::ZERO, start, false);
+    rig.run();
+    let named = |id: TopicId, session: i32, partitions| {
+        let mut body = body(session, partitions);
+        for topic in &mut body.topics {
+            (topic.name, topic.id) = ("u".into(), id);
+        }
+        Ok(Response::Fetch(body))
+    };
+    let first = named(TopicId::ZERO, 0, vec![part(0, 3, &[batch(0, 3)])]);
+    rig.answer(1, Prompt, first);
+    assert_eq!(rig.take_all(), [(5, 0, 3)]);
+    rig.give_session(1, 77, vec![]);
+    assert!(!rig.fetch_out(1, Waiting).by_id);
+
+    rig.fetch.set_leader(rig.now, &other, leader, 1, late);
+    rig.pass(ms(500)); // an empty answer that comes sooner would be paced
+    rig.answer(1, Waiting, named(TopicId::ZERO, 78, vec![]));
+    let request = rig.fetch_out(1, Waiting);
+    assert!(request.by_id && request.topics.len() == 2, "{request:?}");
+    let u = request.topics.iter().find(|t| t.id == late);
+    let u = u.expect("the late id is used");
+    assert_eq!(u.partitions[0].offset, 3);
+    let next = named(late, 79, vec![part(0, 5, &[batch(3, 5)])]);
+    rig.answer(1, Waiting, next);
+    assert_eq!(rig.take_all(), [(5, 3, 5)]);
 }
 
 /// F39: a broker that holds its answers back delays no other.

@@ -247,6 +247,17 @@ fn lz4_reserved_bits_and_dictionaries_are_refused() {
     );
 }
 
+/// X01, the part that concerns format 2: the historic checksum, over the magic number as well, was
+/// only ever written under formats 0 and 1. Under 2 it is refused, and the right one is read.
+#[test]
+fn lz4_historic_header_checksum_is_refused() {
+    let mut out = deflate(Compression::Lz4, &original("section"));
+    assert_eq!(out[4..7], [0x60, 0x40, 0x82]);
+    assert!(inflate(Compression::Lz4, &out, LIMIT).unwrap() == original("section"));
+    out[6] = 0x1a;
+    corrupt(Compression::Lz4, &out, "header's checksum");
+}
+
 /// X02: what we write is what every reader reads: independent 64 KiB blocks, no checksums.
 #[test]
 fn lz4_is_written_in_independent_blocks() {

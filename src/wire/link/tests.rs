@@ -212,6 +212,33 @@ fn l02_a_peer_that_never_names_its_versions() {
     assert!(error.is_retriable());
 }
 
+/// L30: a broker under a limit on connections takes 8 s to answer the first word. The link waits,
+/// and what was asked meanwhile goes out then, with its whole time before it.
+#[test]
+fn l30_a_slow_handshake_is_waited_for() {
+    let mut link = link();
+    link.send(Now(0), Token(1), heartbeat(), SECOND * 30);
+    link.handle_up(at(1));
+    assert_eq!(sent(&mut link).0, 18);
+    link.handle_timeout(at(8));
+    assert!(
+        actions(&mut link).is_empty(),
+        "nothing ends, nothing is sent"
+    );
+    link.handle_frame(at(9), versions(0, 0, true, &[(12, 0, 4)]));
+    match &actions(&mut link)[..] {
+        [LinkAction::Ready, LinkAction::Send(frame)] => assert_eq!(head(frame).0, 12),
+        other => panic!("{other:?}"),
+    }
+    link.handle_timeout(at(20));
+    assert!(actions(&mut link).is_empty());
+    link.handle_frame(at(21), beat(1, 0));
+    assert!(matches!(
+        &actions(&mut link)[..],
+        [LinkAction::Answer { result: Ok(_), .. }]
+    ));
+}
+
 /// L03: the peer went in mid-frame. What was written has an unknown outcome, what waited was not
 /// sent, each is told once, and later bytes or requests change nothing.
 #[test]
