@@ -4,6 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Who must act on an [`Error`].
+///
+/// ```
+/// use laneway::{Error, ErrorKind};
+/// fn exit_code(error: &Error) -> i32 {
+///     match error.kind() {
+///         ErrorKind::Misuse => 64,
+///         ErrorKind::Transport => 69,
+///         _ => 70,
+///     }
+/// }
+/// assert_eq!(exit_code(&Error::misuse("no topics")), 64);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

@@ -240,6 +240,12 @@ async fn misuse_is_refused_before_any_io() {
             .to_string()
             .contains("both")
     );
+    let endless = laneway::Retry::default().max_attempts(8);
+    let cap = kafka()
+        .subscribe(Topics::named(["t"]).group("g"))
+        .retry(endless);
+    let told = cap.run(|_r| async {}).await.unwrap_err().to_string();
+    assert!(told.contains("or_stop"), "{told}");
 }
 
 #[tokio::test]

@@ -78,6 +78,14 @@ impl fmt::Debug for LaneKey {
 }
 
 /// What is committed, and when.
+///
+/// ```
+/// use laneway::{Commit, Kafka, Topics};
+/// let subscription = Kafka::new(["localhost:9092"])
+///     .subscribe(Topics::named(["clicks"]).group("counter"))
+///     .commit(Commit::Auto); // quick and forgetful
+/// assert_eq!(Commit::default(), Commit::Tracked);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Commit {

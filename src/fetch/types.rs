@@ -11,6 +11,14 @@ use crate::wire::message::{BrokerEndpoint, Code, Isolation};
 use crate::wire::{Request, Response};
 
 /// Where to begin when the group has no valid commit.
+///
+/// ```
+/// use laneway::{Kafka, StartOffset, Topics};
+/// let subscription = Kafka::new(["localhost:9092"])
+///     .subscribe(Topics::named(["metrics"]).group("dashboard"))
+///     .start_at(StartOffset::Latest); // a new group sees what comes from now on
+/// assert_eq!(StartOffset::default(), StartOffset::Earliest);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartOffset {
     /// At the first record that the log still has.
@@ -27,6 +35,14 @@ pub enum StartOffset {
 }
 
 /// What to do where records that were to be read are gone.
+///
+/// ```
+/// use laneway::{Kafka, LossPolicy, Topics};
+/// let subscription = Kafka::new(["localhost:9092"])
+///     .subscribe(Topics::named(["metrics"]).group("dashboard"))
+///     .on_loss(LossPolicy::Nearest); // what is gone is gone: go on, and be told
+/// assert_eq!(LossPolicy::default(), LossPolicy::Stop);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LossPolicy {
     /// Hold the partition with an error; the user seeks on.

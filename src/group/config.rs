@@ -7,6 +7,13 @@ use std::time::Duration;
 use crate::error::Error;
 
 /// A way to share partitions out. The group uses the one that all members know and most prefer.
+///
+/// ```
+/// use laneway::{AssignorKind, Kafka, Topics};
+/// let subscription = Kafka::new(["localhost:9092"])
+///     .subscribe(Topics::named(["orders"]).group("shipping"))
+///     .assignors([AssignorKind::CooperativeSticky]); // alone: rebalances are cooperative
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AssignorKind {
     /// Each topic on its own, in blocks: members of two topics with equal partition counts get

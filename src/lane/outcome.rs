@@ -8,6 +8,12 @@ use super::LaneId;
 use super::group::Parcel;
 
 /// What shall become of a record.
+///
+/// ```
+/// use laneway::Outcome;
+/// assert!(Outcome::Ack.settles() && Outcome::Drop.settles());
+/// assert!(!Outcome::failed("no route to the bank").settles());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -125,6 +131,13 @@ impl<T: IntoOutcome, E: Display> IntoOutcome for Result<T, E> {
 }
 
 /// What a handler of batches may return: one outcome for all, or a list with one for each.
+///
+/// ```
+/// use laneway::lane::{IntoOutcomes, Outcome, Outcomes};
+/// assert_eq!(().into_outcomes(), Outcomes::All(Outcome::Ack));
+/// let each = vec![Outcome::Ack, Outcome::Retry];
+/// assert_eq!(each.clone().into_outcomes(), Outcomes::Each(each));
+/// ```
 pub trait IntoOutcomes {
     /// The outcomes it stands for.
     fn into_outcomes(self) -> Outcomes;

@@ -10,6 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Isolation of reads (KIP-98).
+///
+/// ```
+/// use laneway::{Isolation, Kafka, Topics};
+/// let subscription = Kafka::new(["localhost:9092"])
+///     .subscribe(Topics::named(["transfers"]).group("ledger"))
+///     .isolation(Isolation::ReadCommitted);
+/// assert_eq!(Isolation::default(), Isolation::ReadUncommitted);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
     /// Every record, also of open and aborted transactions. Kafka's default.
