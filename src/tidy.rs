@@ -87,6 +87,21 @@ const NOWHERE: [&str; 9] = [
 /// Names that say nothing about what a module is for.
 const NO_NAMES: [&str; 5] = ["util", "helpers", "common", "misc", "manager"];
 
+/// What stands at the top of the tree, beside files that begin with a dot and what Cargo builds.
+const TOP: [&str; 11] = [
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "README.md",
+    "examples",
+    "fuzz",
+    "protocol-tests",
+    "src",
+    "target",
+    "testcontainers",
+];
+
 /// Lines of a source file, and of one that holds only tests.
 const LINES_MAX: usize = 800;
 const TEST_LINES_MAX: usize = 1200;
@@ -307,6 +322,16 @@ fn the_tree_keeps_the_house_rules() {
     assert!(core.count() > 100, "the sources were not found");
     let wrong = breaches(&files);
     assert!(wrong.is_empty(), "house rules:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_top_of_the_tree_is_as_agreed() {
+    let root = fs::read_dir(env!("CARGO_MANIFEST_DIR")).expect("the root can be listed");
+    for entry in root {
+        let name = entry.expect("an entry").file_name();
+        let name = name.to_str().expect("names are UTF-8");
+        assert!(name.starts_with('.') || TOP.contains(&name), "{name}");
+    }
 }
 
 /// The checker is checked: every rule can fail, and does not fire beside the mark.
