@@ -102,9 +102,9 @@ const TOP: [&str; 11] = [
     "testcontainers",
 ];
 
-/// Lines of a source file, and of one that holds only tests.
+/// Lines of a file; and what is longer, for now.
 const LINES_MAX: usize = 800;
-const TEST_LINES_MAX: usize = 1200;
+const LONGER: [(&str, usize); 1] = [("protocol-tests/src/world.rs", 920)];
 
 /// A source file.
 struct Source {
@@ -210,11 +210,8 @@ fn breaches(files: &[Source]) -> Vec<String> {
     for file in files {
         let path = &file.path;
         let lines = file.text.lines().count();
-        let max = if file.is_test {
-            TEST_LINES_MAX
-        } else {
-            LINES_MAX
-        };
+        let longer = LONGER.iter().find(|(long, _)| long == path);
+        let max = longer.map_or(LINES_MAX, |(_, max)| *max);
         if lines > max && path.ends_with(".rs") {
             wrong.push(format!("{path}: {lines} lines, {max} at most"));
         }

@@ -1,5 +1,6 @@
 //! Lanes and Runners together, against a naive model that watches every start and every result.
 
+mod dealing;
 mod model;
 mod scenarios;
 mod world;
