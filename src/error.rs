@@ -119,6 +119,19 @@ impl Error {
         self
     }
 
+    /// The same error in other words.
+    #[must_use]
+    pub(crate) fn with_message(mut self, message: impl Into<String>) -> Self {
+        Arc::make_mut(&mut self.0).message = message.into();
+        self
+    }
+
+    /// What failed, without where.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
     /// Who must act.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

@@ -61,7 +61,8 @@ impl fmt::Display for ClusterNotice {
         match self {
             ClusterNotice::TopicUnknown { topic, answers } => write!(
                 f,
-                "topic `{topic}` does not exist (said {answers} times in a row); waiting for it"
+                "topic `{topic}` does not exist: create it, or correct its name (said {answers} times \
+                 in a row); waiting for it"
             ),
             ClusterNotice::PartitionMissing { partition, lasted } => write!(
                 f,
@@ -69,7 +70,11 @@ impl fmt::Display for ClusterNotice {
                  {lasted:?}; waiting for it"
             ),
             ClusterNotice::Unreachable { rounds, error } => {
-                write!(f, "no broker answers, in {rounds} rounds: {error}")
+                let (times, why) = (rounds + 1, error.message());
+                write!(
+                    f,
+                    "no broker answers, tried {times} times, trying on: {why}"
+                )
             }
             ClusterNotice::Rebootstrap => {
                 f.write_str("the brokers we knew are gone; asking the bootstrap addresses again")
@@ -77,7 +82,7 @@ impl fmt::Display for ClusterNotice {
             ClusterNotice::NoCoordinator { attempts, code } => {
                 write!(
                     f,
-                    "the group has no coordinator after {attempts} tries: {code}"
+                    "the group has no coordinator after {attempts} tries, trying on: {code}"
                 )
             }
             ClusterNotice::OtherCluster { old, new } => write!(

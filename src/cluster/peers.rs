@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,15 @@ pub enum Peer {
     Bootstrap(usize),
     /// A broker that the cluster told us of.
     Node(NodeId),
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Bootstrap(at) => write!(f, "bootstrap address {}", at + 1),
+            Peer::Node(node) => write!(f, "broker {}", node.0),
+        }
+    }
 }
 
 /// What [`Peers::pick`] found.

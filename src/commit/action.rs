@@ -108,7 +108,8 @@ impl fmt::Display for CommitNotice {
             CommitNotice::Retrying { attempts, error } => {
                 write!(
                     f,
-                    "commit failed {attempts} times in a row, trying again: {error}"
+                    "commit failed {attempts} times in a row, trying again: {}",
+                    error.message()
                 )
             }
             CommitNotice::LoadRetrying {
@@ -117,7 +118,8 @@ impl fmt::Display for CommitNotice {
                 error,
             } => write!(
                 f,
-                "the committed offset of {partition} cannot be read yet ({attempts} tries): {error}"
+                "the committed offset of {partition} cannot be read yet ({attempts} tries): {}",
+                error.message()
             ),
             CommitNotice::MetadataRefused { partition, bytes } => write!(
                 f,

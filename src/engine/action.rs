@@ -101,10 +101,12 @@ pub enum Action {
 pub enum Command {
     /// Take no more records, run all that have been read, commit, leave, finish.
     Drain,
-    /// Take no more records, drop what has not started, let what runs end until `deadline`,
-    /// commit, leave, finish.
+    /// Take no more records, drop what has not started, let what runs end, commit, leave, finish.
+    /// What runs has the time until shortly before `deadline`: a fifth of it, at most 2 seconds,
+    /// is kept for the last commit and for leaving. With a deadline that is now, what runs is
+    /// dropped at once and the rest has 5 seconds.
     Close {
-        /// When to stop waiting.
+        /// When all of it is over.
         deadline: Now,
     },
     /// Commit what has settled now; the reply comes when the broker has acknowledged it.
@@ -161,23 +163,31 @@ pub enum Event {
         /// In words.
         why: String,
     },
-    /// A record has failed this often (said at 10, 100, 1000, ...).
+    /// A record has failed and will run again. Said at attempts 10, 100, 1000 and so on, and for
+    /// the others every ten seconds at most, so that the first of many failures is seen.
     Retrying {
         /// Which partition.
         partition: TopicPartition,
         /// Which record.
         offset: i64,
+        /// Its lane, where records run in lanes.
+        lane: Option<u32>,
         /// Runs so far.
         attempts: u32,
         /// What the last one said.
         reason: String,
     },
-    /// A handler panicked on this record.
+    /// A handler panicked on this record, which will run again like one that failed. Said at the
+    /// first attempt, and then as [`Event::Retrying`] is.
     Panicked {
         /// Which partition.
         partition: TopicPartition,
         /// Which record.
         offset: i64,
+        /// Its lane, where records run in lanes.
+        lane: Option<u32>,
+        /// Runs so far.
+        attempts: u32,
         /// The panic's message.
         message: String,
     },

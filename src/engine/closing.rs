@@ -11,8 +11,13 @@ use crate::time::Now;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The least time that the last commit of a drain gets.
+/// The least time that the last commit of a revoked partition gets; also what closing without a
+/// deadline of its own leaves for the last commit and for leaving the group.
 const FLUSH_MIN: Duration = Duration::from_secs(5);
+
+/// The most of a close's time that is kept for the last commit and for leaving the group; of a
+/// short one a fifth.
+const PARTING_MAX: Duration = Duration::from_secs(2);
 
 /// Commands that may wait for an answer at once.
 const COMMANDS_MAX: usize = 64;
@@ -50,7 +55,13 @@ impl Engine {
             }
             Command::Close { deadline } => {
                 self.closers.push(id);
-                self.close(now, deadline, Ok(()));
+                let left = deadline.since(now);
+                if left.is_zero() {
+                    self.close(now, now, Ok(()));
+                } else {
+                    let parting = (left / 5).min(PARTING_MAX);
+                    self.close_by(now, now + (left - parting), deadline, Ok(()));
+                }
             }
         }
     }
@@ -192,7 +203,10 @@ impl Engine {
             self.abandon(&leases);
         }
         self.note_watermarks(now);
-        let until = self.drains[at].flush_deadline.max(now + FLUSH_MIN);
+        let mut until = self.drains[at].flush_deadline;
+        if matches!(self.phase, Phase::Running | Phase::Draining) {
+            until = until.max(now + FLUSH_MIN);
+        }
         self.drains[at].flush_deadline = until;
         let mut open = BTreeSet::new();
         if let Some(commit) = &mut self.commit {
@@ -258,10 +272,13 @@ impl Engine {
                 open.remove(&lease);
             }
         }
-        self.answer_commit_waiters();
     }
 
-    fn answer_commit_waiters(&mut self) {
+    pub(super) fn answer_commit_waiters(&mut self) {
+        if self.commit_waiters.is_empty() {
+            self.flush_failed = false;
+            return;
+        }
         let idle = self.commit.as_ref().is_none_or(|c| !c.is_flushing());
         if idle {
             let failed = std::mem::take(&mut self.flush_failed);
@@ -279,8 +296,13 @@ impl Engine {
         }
     }
 
-    /// Begins the way out: drains every lease, then leaves.
+    /// Begins the way out: what runs may end until `deadline`, and all is over a little later.
     pub(super) fn close(&mut self, now: Now, deadline: Now, result: Result<(), Error>) {
+        self.close_by(now, deadline, deadline + FLUSH_MIN, result);
+    }
+
+    /// Drains every lease, by `run_until`, then leaves; finished at `over`, however far it is.
+    fn close_by(&mut self, now: Now, run_until: Now, over: Now, result: Result<(), Error>) {
         match &mut self.phase {
             Phase::New | Phase::Running | Phase::Draining => {
                 self.phase = Phase::Closing(result);
@@ -289,16 +311,35 @@ impl Engine {
                     .iter()
                     .map(|(_, t)| t.partition.clone())
                     .collect();
-                self.drain(now, all, (deadline, deadline), false);
+                self.drain(now, all, (run_until, over), false);
             }
             // A second close can only shorten the first.
-            Phase::Closing(_) => {
-                for drain in &mut self.drains {
-                    drain.deadline = drain.deadline.min(deadline);
-                    drain.flush_deadline = drain.flush_deadline.min(deadline + FLUSH_MIN);
-                }
+            Phase::Closing(_) | Phase::Leaving(_) => {}
+            Phase::Finished => return,
+        }
+        self.over_at = self.over_at.min(over);
+        // Leaving comes after the last commit and needs time as well.
+        let flushed_by = run_until + over.since(run_until) / 2;
+        // Also what was being drained for the group before.
+        for drain in &mut self.drains {
+            drain.deadline = drain.deadline.min(run_until);
+            drain.flush_deadline = drain.flush_deadline.min(flushed_by);
+        }
+    }
+
+    /// The time for closing is up: what is not done by now is not waited for.
+    pub(super) fn expire_close(&mut self, now: Now) {
+        if now < self.over_at {
+            return;
+        }
+        if let Phase::Closing(result) | Phase::Leaving(result) =
+            std::mem::replace(&mut self.phase, Phase::Finished)
+        {
+            for id in self.leases.ids() {
+                self.end_lease(now, id);
             }
-            Phase::Leaving(_) | Phase::Finished => {}
+            self.recall();
+            self.finish(result);
         }
     }
 

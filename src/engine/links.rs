@@ -20,9 +20,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The largest answer that is taken. Brokers cap a fetch far below; a first batch alone may be
-/// larger than what was asked for.
-const FRAME_MAX: u32 = 256 << 20;
+/// The largest fetch that is taken, unless the user's own limits are larger. Brokers cap a fetch
+/// far below; a first batch alone may be larger than what was asked for, and is then refused by
+/// its name and offset rather than by its frame.
+const FETCH_FRAME_MAX: u32 = 256 << 20;
+
+/// The largest answer to anything else: metadata of a million partitions.
+const FRAME_MAX: u32 = 96 << 20;
+
+/// What a fetch's answer holds beside the records.
+const FETCH_AROUND: u32 = 16 << 20;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,6 +77,7 @@ pub(super) struct Links {
     config: Arc<LinkConfig>,
     connect_timeout: Duration,
     idle_max: Duration,
+    fetch_frame_max: u32,
     slots: BTreeMap<Key, Slot>,
     by_id: BTreeMap<LinkId, Key>,
     next_id: u64,
@@ -83,11 +91,13 @@ pub(super) struct Links {
 }
 
 impl Links {
-    pub(super) fn new(config: LinkConfig, connect_timeout: Duration, idle_max: Duration) -> Self {
+    pub(super) fn new(config: LinkConfig, limits: &super::Config) -> Self {
+        let largest = limits.fetch_bytes_max.max(limits.batch_bytes_max);
         Links {
             config: Arc::new(config),
-            connect_timeout,
-            idle_max,
+            connect_timeout: limits.connect_timeout,
+            idle_max: limits.idle_max,
+            fetch_frame_max: largest.saturating_add(FETCH_AROUND).max(FETCH_FRAME_MAX),
             slots: BTreeMap::new(),
             by_id: BTreeMap::new(),
             next_id: 0,
@@ -111,7 +121,7 @@ impl Links {
             return Ok(());
         }
         let Some((host, port)) = cluster.address(key.0) else {
-            let gone = format!("{:?} is not in the cluster's metadata now", key.0);
+            let gone = format!("{} is not in the cluster's metadata now", key.0);
             return Err(Error::new(ErrorKind::Transport, gone).retriable());
         };
         let address = format!("{host}:{port}").into();
@@ -224,7 +234,11 @@ impl Links {
                     self.next_id += 1;
                     slot.dialled = Some(link);
                     self.by_id.insert(link, key);
-                    let (until, frame_max) = (now + self.connect_timeout, FRAME_MAX);
+                    let until = now + self.connect_timeout;
+                    let frame_max = match key.1 {
+                        Purpose::Waiting | Purpose::Prompt => self.fetch_frame_max,
+                        Purpose::Control | Purpose::Join | Purpose::Group => FRAME_MAX,
+                    };
                     actions.push_back(Action::Open {
                         link,
                         host,
@@ -233,7 +247,7 @@ impl Links {
                         frame_max,
                     });
                 } else {
-                    let gone = format!("{:?} has left the cluster", key.0);
+                    let gone = format!("{} has left the cluster", key.0);
                     let gone = Error::new(ErrorKind::Transport, gone).retriable();
                     slot.link.handle_down(now, gone);
                     self.forget(key);

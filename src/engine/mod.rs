@@ -19,6 +19,7 @@ mod deal;
 mod leases;
 mod links;
 mod moves;
+mod notices;
 mod parts;
 mod results;
 mod snapshot;
@@ -72,6 +73,8 @@ pub struct Engine {
     /// Bytes decoded in this call.
     slice_used: usize,
     phase: Phase,
+    /// When closing is over, however far it is; never, while nobody closes.
+    over_at: Now,
     /// Commands that wait for the next acknowledged commit.
     commit_waiters: Vec<CommandId>,
     closers: Vec<CommandId>,
@@ -84,6 +87,10 @@ pub struct Engine {
     first_counts: BTreeMap<Arc<str>, i32>,
     /// Whether a flush since the last answer to `CommitNow` was given up.
     flush_failed: bool,
+    /// The last warning, and when.
+    said: Option<(String, Now)>,
+    /// When a failing record was last told of.
+    failure_said: Option<Now>,
     /// Reused by `take_results`.
     notes: Vec<Note>,
 }
@@ -126,7 +133,7 @@ impl Engine {
         let commit = c
             .group()
             .map(|group| Commit::new(parts::commit(c, group.clone()), now));
-        let links = Links::new(parts::link(c), c.connect_timeout, c.idle_max);
+        let links = Links::new(parts::link(c), c);
         let lanes = parts::lanes(c);
         let (runner, lanes) = (lanes.runner(), Lanes::new(&lanes));
         Engine {
@@ -148,6 +155,7 @@ impl Engine {
             deltas: Vec::new(),
             slice_used: 0,
             phase: Phase::New,
+            over_at: Now::NEVER,
             commit_waiters: Vec::new(),
             closers: Vec::new(),
             fence: Arc::new(AtomicU64::new(u64::MAX)),
@@ -156,6 +164,8 @@ impl Engine {
             watched: Vec::new(),
             first_counts: BTreeMap::new(),
             flush_failed: false,
+            said: None,
+            failure_said: None,
             notes: Vec::new(),
             config,
         }
@@ -195,6 +205,7 @@ impl Engine {
         due(self.fetch.next_deadline(), now).then(|| self.fetch.handle_timeout(now));
         due(self.lanes.next_deadline(), now).then(|| self.lanes.handle_timeout(now));
         self.expire_waiting(now);
+        self.expire_close(now);
         self.pump(now);
     }
 
@@ -222,6 +233,7 @@ impl Engine {
         next = earliest(next, self.fetch.next_deadline());
         next = earliest(next, self.lanes.next_deadline());
         next = earliest(next, self.drains.iter().map(Drain::next_deadline).min());
+        next = earliest(next, Some(self.over_at).filter(|at| *at != Now::NEVER));
         earliest(next, self.waiting.iter().map(|w| w.deadline).min())
     }
 

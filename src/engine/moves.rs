@@ -1,6 +1,7 @@
 //! Moves what one machine says to the machines that need to hear it.
 
 use super::links::{News, Purpose};
+use super::notices::Leaderless;
 use super::{Action, Engine, Event, Phase};
 use crate::cluster::{ClusterAction, Peer};
 use crate::commit::{CommitAction, MemberRef};
@@ -76,7 +77,7 @@ impl Engine {
                     self.links.close_peer(Peer::Node(node), &mut self.actions);
                 }
                 ClusterAction::Fatal(error) => self.fail(now, error),
-                ClusterAction::Notice(text) => self.notice(text.to_string()),
+                ClusterAction::Notice(notice) => self.cluster_notice(now, &notice),
             }
         }
         moved
@@ -128,7 +129,7 @@ impl Engine {
                 }
                 GroupAction::Fatal(error) => self.fail(now, error),
                 GroupAction::Left => self.left(),
-                GroupAction::Notice(event) => self.notice(format!("{event:?}")),
+                GroupAction::Notice(event) => self.group_notice(now, event),
             }
         }
         moved
@@ -168,7 +169,9 @@ impl Engine {
                 // The coordinator's own word to a heartbeat says the same within an interval, and
                 // only that may end a membership: a commit can be late, the heartbeat is not.
                 CommitAction::Rejoin(code) | CommitAction::Lost(code) => {
-                    self.notice(format!("a commit was refused ({code:?}); it is sent again under the next generation"));
+                    self.notice(format!(
+                        "a commit was refused ({code}); it is sent again under the next generation"
+                    ));
                 }
                 CommitAction::Failed { lease, error } => {
                     let Some(tenure) = self.leases.get(lease) else {
@@ -183,14 +186,18 @@ impl Engine {
                     }
                 }
                 CommitAction::Fatal(error) => self.fail(now, error),
-                CommitAction::Notice(text) => self.notice(text.to_string()),
+                CommitAction::Notice(notice) => self.commit_notice(now, &notice),
             }
+        }
+        if moved {
+            self.answer_commit_waiters();
         }
         moved
     }
 
     pub(super) fn pump_fetch(&mut self, now: Now) -> bool {
         let mut moved = false;
+        let mut leaders = Leaderless::default();
         while let Some(action) = self.fetch.poll_action() {
             moved = true;
             match action {
@@ -233,9 +240,10 @@ impl Engine {
                     self.reset(now, lease, (from, to), why);
                 }
                 FetchAction::Stopped { lease, error } => self.stopped(now, lease, error),
-                FetchAction::Notice(event) => self.notice(format!("{event:?}")),
+                FetchAction::Notice(event) => self.fetch_notice(now, event, &mut leaders),
             }
         }
+        self.leaderless(now, leaders);
         moved
     }
 

@@ -3,9 +3,13 @@
 use super::{Counters, Done, Engine, Event, Leases};
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LeaseId, TopicPartition};
-use crate::lane::{self, Exhausted, Lease, Note, Sink};
+use crate::lane::{self, Exhausted, LaneId, Lease, Note, Sink};
 use crate::time::Now;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// First failures of records are told of this often at most, each for all since the one before.
+const FAILURES_SAID_EVERY: Duration = Duration::from_secs(10);
 
 /// Where the lanes put what came of the records.
 struct Results<'a> {
@@ -72,30 +76,36 @@ impl Engine {
             Note::Retrying {
                 lease,
                 ordinal,
+                lane,
                 attempts,
                 reason,
+                panicked,
                 loud,
                 ..
             } => {
                 self.counters.retries += 1;
-                if loud && let Some((partition, offset)) = self.address(lease, ordinal) {
-                    let reason = words(reason);
-                    self.event(Event::Retrying {
-                        partition,
-                        offset,
-                        attempts,
-                        reason,
-                    });
+                let paced = self
+                    .failure_said
+                    .is_none_or(|at| now.since(at) >= FAILURES_SAID_EVERY);
+                let panic = panicked && attempts == 1;
+                if !(loud || paced || panic) {
+                    return;
                 }
+                self.failure_said = Some(now);
+                self.failed((lease, ordinal, lane), attempts, reason, panicked);
             }
             Note::GaveUp {
                 lease,
                 ordinal,
+                lane,
                 attempts,
                 reason,
+                panicked,
                 then,
-                ..
             } => {
+                if panicked && attempts == 1 {
+                    self.failed((lease, ordinal, lane), attempts, reason.clone(), panicked);
+                }
                 let reason = words(reason);
                 let says = format!("a record failed {attempts} times, which is the cap: {reason}");
                 let mut error = Error::new(ErrorKind::Handler, says);
@@ -112,6 +122,37 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Tells of a record that did not settle.
+    fn failed(
+        &mut self,
+        (lease, ordinal, lane): (LeaseId, u64, LaneId),
+        attempts: u32,
+        reason: Option<Box<str>>,
+        panicked: bool,
+    ) {
+        let Some((partition, offset)) = self.address(lease, ordinal) else {
+            return;
+        };
+        let lane = (lane != LaneId::NONE).then_some(lane.0);
+        let reason = words(reason);
+        self.event(match panicked {
+            true => Event::Panicked {
+                partition,
+                offset,
+                lane,
+                attempts,
+                message: reason,
+            },
+            false => Event::Retrying {
+                partition,
+                offset,
+                lane,
+                attempts,
+                reason,
+            },
+        });
     }
 
     fn address(&self, lease: LeaseId, ordinal: u64) -> Option<(TopicPartition, i64)> {

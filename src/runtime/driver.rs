@@ -289,44 +289,70 @@ impl Driver {
 /// Quiet when all is well: what heals by itself is `debug`.
 fn log(event: &Event) {
     match event {
-        Event::Granted { partition, offset } => {
-            tracing::info!(%partition, offset, "partition granted");
-        }
+        Event::Granted {
+            partition: p,
+            offset,
+        } => tracing::info!(topic = %p.topic, partition = p.partition, offset, "partition granted"),
         Event::Revoked {
-            partition,
+            partition: p,
             committed,
         } => {
-            tracing::info!(%partition, committed, "partition given back");
+            tracing::info!(topic = %p.topic, partition = p.partition, committed, "partition given back");
         }
-        Event::Lost { partition } => tracing::warn!(%partition, "partition lost"),
-        Event::Stopped { error } => tracing::error!(%error, "partition stands still"),
+        Event::Lost { partition: p } => {
+            tracing::warn!(topic = %p.topic, partition = p.partition, "partition lost");
+        }
+        Event::Stopped { error: e } => tracing::error!(
+            topic = e.topic(),
+            partition = e.partition(),
+            offset = e.offset(),
+            code = e.code(),
+            "partition stands still: {}",
+            e.message()
+        ),
         Event::DataLoss {
-            partition,
+            partition: p,
             from,
             to,
             why,
-        } => {
-            tracing::error!(%partition, from, to, why, "records are gone");
-        }
+        } => tracing::error!(
+            topic = %p.topic, partition = p.partition, offset = from, to, "records are gone: {why}"
+        ),
         Event::Retrying {
-            partition,
+            partition: p,
             offset,
+            lane,
             attempts,
             reason,
-        } => {
-            tracing::warn!(%partition, offset, attempts, reason, "a record keeps failing");
-        }
+        } => tracing::warn!(
+            topic = %p.topic, partition = p.partition, offset, lane, attempts,
+            "a record failed and will run again: {reason}"
+        ),
         Event::Panicked {
-            partition,
+            partition: p,
             offset,
+            lane,
+            attempts,
             message,
-        } => {
-            tracing::error!(%partition, offset, message, "a handler panicked");
-        }
-        Event::Abandoned { partition, records } => {
-            tracing::warn!(%partition, records, "handlers outlived their lease");
-        }
-        Event::Warning { error } => tracing::warn!(%error),
+        } => tracing::error!(
+            topic = %p.topic, partition = p.partition, offset, lane, attempts,
+            "a handler panicked; its record will run again: {message}"
+        ),
+        Event::Abandoned {
+            partition: p,
+            records,
+        } => tracing::warn!(
+            topic = %p.topic, partition = p.partition, records, "handlers outlived their lease"
+        ),
+        Event::Warning { error: e } => tracing::warn!(
+            broker = e.broker(),
+            topic = e.topic(),
+            partition = e.partition(),
+            offset = e.offset(),
+            code = e.code(),
+            "{}",
+            e.message()
+        ),
         Event::Notice { text } => tracing::debug!("{text}"),
     }
 }

@@ -292,6 +292,20 @@ impl Subscription {
         self
     }
 
+    /// How long a broker may take to answer before its connection is given up: 30 s by default,
+    /// 100 ms at least. Joining a group has the rebalance's own time, and a fetch has its wait on
+    /// top.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        if timeout < Duration::from_millis(100) {
+            self.problem = Some(Error::misuse(
+                "request_timeout is under 100 ms: a broker's pause would cost every connection",
+            ));
+        }
+        self.config.request_timeout = timeout;
+        self.config.connect_timeout = self.config.connect_timeout.min(timeout);
+        self
+    }
+
     /// How long a broker may hold a fetch that finds nothing: 500 ms by default.
     pub fn fetch_wait_max(mut self, wait: Duration) -> Self {
         self.config.fetch_wait_max = wait;

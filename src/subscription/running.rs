@@ -87,19 +87,20 @@ impl Running {
     /// What ended the subscription, where it was not this.
     pub async fn drain(self) -> Result<(), Error> {
         let (tx, rx) = oneshot::channel();
-        self.ask(Ask::Command(Command::Drain, tx)).await?;
-        rx.await.map_err(|_| over())?
+        self.end(Ask::Command(Command::Drain, tx), rx).await
     }
 
-    /// Takes no more records, drops what has not started, lets what runs end within `deadline`,
-    /// commits what settled, leaves the group.
+    /// Takes no more records, drops what has not started, lets what runs end, commits what
+    /// settled, leaves the group: all of it within `deadline`, whatever handlers and brokers do.
+    /// The last fifth of it, 2 seconds at most, is kept for the commit and for leaving; handlers
+    /// that still run by then are dropped, and their records run again elsewhere. A zero drops
+    /// them at once and gives the rest 5 seconds.
     ///
     /// # Errors
     /// What ended the subscription, where it was not this.
     pub async fn close(self, deadline: Duration) -> Result<(), Error> {
         let (tx, rx) = oneshot::channel();
-        self.ask(Ask::Close(deadline, tx)).await?;
-        rx.await.map_err(|_| over())?
+        self.end(Ask::Close(deadline, tx), rx).await
     }
 
     /// Waits until the subscription ends by itself.
@@ -109,6 +110,16 @@ impl Running {
     pub async fn join(mut self) -> Result<(), Error> {
         let result = (&mut self.result).await;
         result.unwrap_or_else(|_| Err(over()))
+    }
+
+    /// Where the subscription is over already, says how it ended: the handle goes with this call.
+    async fn end(self, ask: Ask, reply: oneshot::Receiver<Result<(), Error>>) -> Result<(), Error> {
+        if self.asks.send(ask).await.is_ok()
+            && let Ok(result) = reply.await
+        {
+            return result;
+        }
+        self.join().await
     }
 
     async fn ask(&self, ask: Ask) -> Result<(), Error> {

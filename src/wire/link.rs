@@ -223,6 +223,8 @@ impl Link {
     /// The connection is gone, or was never there.
     pub fn handle_down(&mut self, _now: Now, cause: Error) {
         let mut api_versions_max = None;
+        // Whoever spoke to us in other tongues is known; a hint is for those that left in silence.
+        let silent = cause.kind() == ErrorKind::Transport;
         let hint = match self.state {
             State::Over => return,
             State::Connecting => None,
@@ -240,8 +242,8 @@ impl Link {
             State::Ready { .. } => None,
         };
         let error = match hint {
-            None => cause,
-            Some(hint) => transport(format!("{cause}; {hint}")),
+            Some(hint) if silent => transport(format!("{}; {hint}", cause.message())),
+            _ => cause,
         };
         self.end(error, api_versions_max);
     }
@@ -574,12 +576,12 @@ impl Link {
         self.state = State::Over;
         for lost in std::mem::take(&mut self.in_flight) {
             let api = lost.api;
-            let why = format!("link lost, outcome of {api} unknown: {error}");
+            let why = format!("link lost, outcome of {api} unknown: {}", error.message());
             self.answer(lost.token, Err(lost_error(&error, why)));
         }
         for unsent in std::mem::take(&mut self.queued) {
             let api = unsent.request.api();
-            let why = format!("link lost, {api} not sent: {error}");
+            let why = format!("{api} not sent: {}", error.message());
             self.answer(unsent.token, Err(lost_error(&error, why)));
         }
         let error = error.from_broker(&*self.address);

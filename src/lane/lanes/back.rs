@@ -8,6 +8,14 @@ use super::{Due, Lanes, Note, PARKED, RETURNING, SEALED, Sink, reason_of};
 use crate::ids::ExecutorId;
 use crate::time::Now;
 
+/// Why a record did not settle.
+#[derive(Clone, Default)]
+struct Failure {
+    /// What the handler said, or the panic's words.
+    reason: Option<Box<str>>,
+    panicked: bool,
+}
+
 impl<L> Lanes<L> {
     /// Takes a walked group back. What was acked at once settles, segment by segment.
     pub fn take_back(
@@ -93,13 +101,21 @@ impl<L> Lanes<L> {
                     settle(&what, sink, outcome == Outcome::Drop);
                 }
                 RunResult::Outcome(Outcome::RetryAfter(wait)) => {
-                    self.again(now, what, Some(now + wait), None, sink);
+                    self.again(now, what, Some(now + wait), Failure::default(), sink);
                 }
                 RunResult::Outcome(outcome) => {
-                    self.again(now, what, None, reason_of(outcome), sink);
+                    let failure = Failure {
+                        reason: reason_of(outcome),
+                        panicked: false,
+                    };
+                    self.again(now, what, None, failure, sink);
                 }
                 RunResult::Panicked(words) => {
-                    self.again(now, what, None, Some(words.into()), sink);
+                    let failure = Failure {
+                        reason: Some(words.into()),
+                        panicked: true,
+                    };
+                    self.again(now, what, None, failure, sink);
                 }
                 // It did not run, or not to its end, and not by its own doing.
                 RunResult::NotRun | RunResult::Cancelled => {
@@ -141,7 +157,7 @@ impl<L> Lanes<L> {
         now: Now,
         mut what: Stretch<L>,
         due: Option<Now>,
-        reason: Option<Box<str>>,
+        failure: Failure,
         sink: &mut impl Sink,
     ) {
         // A lease that has ended starts nothing any more. The record stays open.
@@ -151,12 +167,13 @@ impl<L> Lanes<L> {
         // A batch may fail as one; its records are told, and come back, one by one.
         while what.len > 1 {
             let one = what.split(1);
-            self.again(now, one, due, reason.clone(), sink);
+            self.again(now, one, due, failure.clone(), sink);
         }
         let attempts = what.attempt.saturating_add(1);
         let lease = what.parcel.lease.id();
         let (ordinal, lane) = (what.ordinal(), what.lane);
         what.attempt = attempts;
+        let Failure { reason, panicked } = failure;
         if let Some(then) = self.retry.exhausted(attempts) {
             sink.note(Note::GaveUp {
                 lease,
@@ -164,6 +181,7 @@ impl<L> Lanes<L> {
                 lane,
                 attempts,
                 reason,
+                panicked,
                 then,
             });
             match then {
@@ -180,6 +198,7 @@ impl<L> Lanes<L> {
             attempts,
             at,
             reason,
+            panicked,
             loud: is_loud(attempts),
         });
         self.park(what, at);

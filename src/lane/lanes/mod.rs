@@ -112,6 +112,8 @@ pub enum Note {
         at: Now,
         /// What the handler said, or the panic's words.
         reason: Option<Box<str>>,
+        /// Whether it panicked.
+        panicked: bool,
         /// Attempt 10, 100, 1000 and so on: worth a warning.
         loud: bool,
     },
@@ -127,6 +129,8 @@ pub enum Note {
         attempts: u32,
         /// What the handler said last, or the panic's words.
         reason: Option<Box<str>>,
+        /// Whether it panicked.
+        panicked: bool,
         /// What happens to it now.
         then: Exhausted,
     },
