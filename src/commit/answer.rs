@@ -125,13 +125,15 @@ impl Commit {
         if let Some(code) = verdict.lost {
             if ours.is_some_and(|m| m.member_id == member.member_id) {
                 self.actions.push_back(CommitAction::Lost(code));
-                self.refused = Some(Refused::Member(member.member_id));
+                let refused = Refused::Member(member.member_id);
+                self.refused = Some((refused, now + REFUSAL_PATIENCE));
                 self.abandon_flushes();
             }
         } else if let Some(code) = verdict.stale {
             if ours == Some(&member) {
                 self.actions.push_back(CommitAction::Rejoin(code));
-                self.refused = Some(Refused::Generation(member));
+                let refused = Refused::Generation(member);
+                self.refused = Some((refused, now + REFUSAL_PATIENCE));
             }
         } else if verdict.rebalance && ours == Some(&member) {
             if self.rebalance_until.is_none() {
@@ -337,6 +339,10 @@ const INVALID_COMMIT_OFFSET_SIZE: Code = Code(28);
 
 /// A new generation should have begun by then; if none has, the commit is tried again.
 const REBALANCE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Heartbeats should have said by then that the membership is over; if they have not, it is tried
+/// again.
+pub(super) const REFUSAL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often the commit of a topic that is gone is tried.
 const GONE_RETRY: Duration = Duration::from_secs(30);

@@ -11,7 +11,9 @@
 //!    one call: offset, epoch and metadata together.
 //! 3. For a lease that has ended nothing is sent and no answer counts.
 //! 4. Every commit carries the membership of the moment it is made; one that the coordinator has
-//!    refused is not used again.
+//!    refused is not used again until heartbeats have had the time to say the same. Where they
+//!    do not, the refusal was a mistake (a coordinator that had just moved), and the membership
+//!    is tried again: the coordinator takes a commit from nobody but the owner.
 //! 5. Progress is compared by version. There is no flag to clear, so nothing noted while a commit
 //!    is in flight is ever taken for committed.
 //! 6. Each flush ends, at its deadline at the latest. Nothing to send means nothing in flight.
@@ -112,8 +114,8 @@ pub struct Commit {
     leases: BTreeMap<LeaseId, Lease>,
     by_partition: BTreeMap<TopicPartition, LeaseId>,
     member: Option<MemberRef>,
-    /// The membership that the coordinator refused last.
-    refused: Option<Refused>,
+    /// The membership that the coordinator refused last, and until when that counts.
+    refused: Option<(Refused, Now)>,
     /// The group is between two generations: not before, unless a new one begins.
     rebalance_until: Option<Now>,
     coordinator: bool,
@@ -411,8 +413,9 @@ impl Commit {
             return false;
         };
         let refused = match &self.refused {
-            Some(Refused::Generation(which)) => which == member,
-            Some(Refused::Member(id)) => *id == member.member_id,
+            Some((_, until)) if *until <= now => false,
+            Some((Refused::Generation(which), _)) => which == member,
+            Some((Refused::Member(id), _)) => *id == member.member_id,
             None => false,
         };
         !refused && self.rebalance_until.is_none_or(|at| at <= now)
@@ -511,6 +514,8 @@ impl Commit {
         let standing = may_send && self.has_standing(now);
         if may_send && !standing {
             wake = earliest(wake, self.rebalance_until.filter(|at| *at > now));
+            let refused_until = self.refused.as_ref().map(|(_, until)| *until);
+            wake = earliest(wake, refused_until.filter(|at| *at > now));
         }
         let from = self.pause_until.max(now);
         for lease in self.leases.values() {

@@ -5,10 +5,11 @@
 //! a flush that ends complete is in the coordinator, and none outlives its deadline. At the end,
 //! once all is well, everything noted is committed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use super::answer::REFUSAL_PATIENCE;
 use super::*;
 use crate::error::ErrorKind;
 use crate::wire::Code;
@@ -125,7 +126,7 @@ struct Model {
     member_id: Arc<str>,
     // What we told the machine.
     told: Option<MemberRef>,
-    dead: BTreeSet<(Arc<str>, i32)>,
+    dead: BTreeMap<(Arc<str>, i32), Now>,
     leases: BTreeMap<LeaseId, Held>,
     lease_next: u64,
     flushes: BTreeMap<LeaseId, Now>,
@@ -147,7 +148,7 @@ impl Model {
             generation: 1,
             member_id: "m1".into(),
             told: None,
-            dead: BTreeSet::new(),
+            dead: BTreeMap::new(),
             leases: BTreeMap::new(),
             lease_next: 1,
             flushes: BTreeMap::new(),
@@ -335,7 +336,7 @@ impl Model {
             |m: &MemberRef| m.member_id == request.member_id && m.generation == request.generation;
         if refused && self.told.as_ref().is_some_and(ours) {
             self.dead
-                .insert((request.member_id.clone(), request.generation));
+                .insert((request.member_id.clone(), request.generation), self.now);
         }
         // 999 stands for a partition that the answer leaves out although it was stored.
         partitions.retain(|(_, code)| code.0 != 999);
@@ -444,10 +445,9 @@ impl Model {
             (&request.member_id, request.generation),
             (&told.member_id, told.generation)
         );
-        let refused = self
-            .dead
-            .contains(&(told.member_id.clone(), told.generation));
-        assert!(!refused, "a dead generation is not used again");
+        let refused = self.dead.get(&(told.member_id.clone(), told.generation));
+        let rested = refused.is_none_or(|at| self.now >= *at + REFUSAL_PATIENCE);
+        assert!(rested, "a refused generation rests");
         let mut seen = BTreeSet::new();
         for p in request.topics.iter().flat_map(|t| &t.partitions) {
             assert!(seen.insert(p.partition), "a partition once");
