@@ -82,20 +82,53 @@ impl Engine {
             Compression::None => charge.extend(held.saturating_sub(raw.bytes().len())),
             _ => charge.exchange(held),
         }
+        let Some(tenure) = self.leases.get(lease) else {
+            return held;
+        };
+        let Some(tracker) = &tenure.tracker else {
+            return held;
+        };
+        let (len, mut next, epoch) = (batch.len(), batch.next_offset(), batch.leader_epoch());
+        if len == 0 {
+            self.cover(lease, next);
+            return held;
+        }
+        let load = Delivery {
+            topic: tenure.partition.topic.clone(),
+            partition: tenure.partition.partition,
+            batch,
+            _charge: charge,
+        };
+        let mut parcel = Arc::new(Parcel {
+            lease: tenure.lease.clone(),
+            first_ordinal: tracker.next_ordinal(),
+            len: len as u32,
+            load,
+        });
+        if let Some(before) = self.hash_by_function(&parcel) {
+            // What comes before the record runs; its partition stands still at it.
+            next = parcel.load.batch.offset(before);
+            let words = "the lane key function panicked; mend it and start anew";
+            let error = Error::new(ErrorKind::Handler, words).offset_at(next);
+            let cut = Arc::try_unwrap(parcel).ok().filter(|_| before > 0);
+            // Twice: what a second reading cannot mend stops the partition.
+            let at = if cut.is_some() { next } else { from };
+            self.fetch.corrupt(now, lease, at, error);
+            let Some(mut cut) = cut else {
+                return held;
+            };
+            cut.len = before as u32;
+            parcel = Arc::new(cut);
+        }
         let Some(tenure) = self.leases.get_mut(lease) else {
             return held;
         };
         let Some(tracker) = &mut tenure.tracker else {
             return held;
         };
-        let (len, next, epoch) = (batch.len(), batch.next_offset(), batch.leader_epoch());
-        if len == 0 {
-            self.cover(lease, next);
-            return held;
-        }
-        let offsets = offsets_of(&batch, &mut self.deltas);
-        let first_ordinal = match tracker.push(offsets, next, epoch) {
-            Ok(first) => first,
+        let offsets = offsets_of(&parcel, &mut self.deltas);
+        match tracker.push(offsets, next, epoch) {
+            Ok(first) => debug_assert_eq!(first, parcel.first_ordinal),
             Err(error) => {
                 let p = tenure.partition.clone();
                 let error = Error::bug(format!("settlement refused a batch: {error}"))
@@ -104,33 +137,43 @@ impl Engine {
                 self.fetch.corrupt(now, lease, from, error);
                 return held;
             }
-        };
-        let load = Delivery {
-            topic: tenure.partition.topic.clone(),
-            partition: tenure.partition.partition,
-            batch,
-            _charge: charge,
-        };
-        let parcel = Parcel {
-            lease: tenure.lease.clone(),
-            first_ordinal,
-            len: len as u32,
-            load,
-        };
+        }
         let position = tracker.position();
         if self.config.commit == CommitMode::Auto
             && let Some(commit) = &mut self.commit
             && let Some(progress) = Progress::new(position, epoch)
         {
-            commit.note(now, lease, progress, len as u64);
+            commit.note(now, lease, progress, u64::from(parcel.len));
         }
-        self.deal_parcel(now, lease, Arc::new(parcel));
+        self.deal_parcel(&parcel);
         self.leases.touch(lease);
         self.hold_if_ahead(lease);
         held
     }
 
-    fn deal_parcel(&mut self, now: Now, lease: LeaseId, parcel: Arc<Parcel<Delivery>>) {
+    /// Fills `hashes` where the user's function picks the lanes. Returns the index of a record
+    /// that it panicked on. Before anything of the batch counts as taken: what is not dealt must
+    /// not be open either, for nothing would ever settle it.
+    fn hash_by_function(&mut self, parcel: &Arc<Parcel<Delivery>>) -> Option<usize> {
+        let LaneKey::By(by) = &self.config.lane_key else {
+            return None;
+        };
+        let mut record = Record::new(parcel.clone(), 0, 1, LaneId::NONE);
+        let (hasher, hashes) = (&self.hasher, &mut self.hashes);
+        let hashed = catch_unwind(AssertUnwindSafe(|| {
+            hashes.clear();
+            for index in 0..parcel.len {
+                record.move_to(index);
+                hashes.push(match by(&record) {
+                    Some(number) => hasher.number(number),
+                    None => KeyHash::KEYLESS,
+                });
+            }
+        }));
+        hashed.is_err().then_some(hashes.len())
+    }
+
+    fn deal_parcel(&mut self, parcel: &Arc<Parcel<Delivery>>) {
         let keys = match (&self.config.lane_key, self.config.mode) {
             (_, Mode::Any { .. }) => Keys::Same(KeyHash::KEYLESS),
             (LaneKey::Partition, _) => {
@@ -141,31 +184,9 @@ impl Engine {
                 hash_keys(&self.hasher, &mut self.hashes, &parcel.load);
                 Keys::Each(&self.hashes)
             }
-            (LaneKey::By(by), _) => {
-                let mut record = Record::new(parcel.clone(), 0, 1, LaneId::NONE);
-                let (hasher, hashes) = (&self.hasher, &mut self.hashes);
-                let hashed = catch_unwind(AssertUnwindSafe(|| {
-                    hashes.clear();
-                    for index in 0..parcel.len {
-                        record.move_to(index);
-                        hashes.push(match by(&record) {
-                            Some(number) => hasher.number(number),
-                            None => KeyHash::KEYLESS,
-                        });
-                    }
-                }));
-                if hashed.is_err() {
-                    let offset = record.offset();
-                    let words = "the lane key function panicked; mend it and start anew";
-                    let error = Error::new(ErrorKind::Handler, words).offset_at(offset);
-                    // Twice: what a second reading cannot mend stops the partition.
-                    self.fetch.corrupt(now, lease, offset, error);
-                    return;
-                }
-                Keys::Each(&self.hashes)
-            }
+            (LaneKey::By(_), _) => Keys::Each(&self.hashes),
         };
-        self.lanes.deal(&parcel, keys);
+        self.lanes.deal(parcel, keys);
     }
 
     /// What executors are to run, and what they are to drop.
@@ -195,17 +216,18 @@ impl Engine {
     }
 }
 
-/// The batch's offsets, and the buffer that holds them where they have holes.
-fn offsets_of<'a>(batch: &Batch, deltas: &'a mut Vec<u32>) -> Offsets<'a> {
+/// The parcel's offsets, and the buffer that holds them where they have holes.
+fn offsets_of<'a>(parcel: &Parcel<Delivery>, deltas: &'a mut Vec<u32>) -> Offsets<'a> {
+    let batch = &parcel.load.batch;
     let base = batch.offset(0);
     if batch.offsets_are_dense() {
         return Offsets::Dense {
             base,
-            len: batch.len() as u32,
+            len: parcel.len,
         };
     }
     deltas.clear();
-    deltas.extend((0..batch.len()).map(|i| (batch.offset(i) - base) as u32));
+    deltas.extend((0..parcel.len as usize).map(|i| (batch.offset(i) - base) as u32));
     Offsets::Sparse { base, deltas }
 }
 

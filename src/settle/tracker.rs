@@ -134,6 +134,12 @@ impl Tracker {
         Ok(first)
     }
 
+    /// The ordinal that the next record will have.
+    #[must_use]
+    pub fn next_ordinal(&self) -> u64 {
+        self.ring.next()
+    }
+
     /// A stretch without records up to `to`, not counting it. Nothing happens where the position
     /// is past it.
     pub fn cover(&mut self, to: i64) {
