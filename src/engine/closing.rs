@@ -109,13 +109,14 @@ impl Engine {
             let Some(tenure) = self.leases.get_mut(id) else {
                 continue;
             };
-            if tenure.draining {
-                continue; // an earlier drain has it
-            }
-            tenure.draining = true;
-            self.lanes.end_lease(&tenure.lease, LeaseState::Draining);
-            self.fetch.remove(now, id);
+            // An earlier drain may have it already: this one waits for it all the same, or the
+            // group would hear that it is free while handlers still run. Whichever is over first
+            // ends the lease, also in the other.
             leases.push(id);
+            if !std::mem::replace(&mut tenure.draining, true) {
+                self.lanes.end_lease(&tenure.lease, LeaseState::Draining);
+                self.fetch.remove(now, id);
+            }
         }
         let step = DrainStep::Running;
         self.drains.push(Drain {

@@ -459,8 +459,8 @@ impl Engine {
         let Some(tenure) = self.leases.get(lease) else {
             return;
         };
-        if tenure.draining {
-            return;
+        if tenure.draining || !matches!(self.phase, Phase::Running) {
+            return; // no intake any more
         }
         let (partition, id) = (tenure.partition.clone(), tenure.topic_id);
         let born_after_us = self.is_new(&partition);
@@ -492,7 +492,10 @@ impl Engine {
             return;
         };
         let (partition, id) = (tenure.partition.clone(), tenure.topic_id);
-        let watermark = tenure.tracker.as_ref().map_or(to, Tracker::watermark);
+        let (watermark, draining) = match &tenure.tracker {
+            Some(tracker) => (tracker.watermark(), tenure.draining),
+            None => (to, tenure.draining),
+        };
         let to = why.resume_at(to, watermark);
         self.event(Event::DataLoss {
             partition: partition.clone(),
@@ -501,9 +504,11 @@ impl Engine {
             why: format!("{why:?}"),
         });
         self.end_lease(now, lease);
-        let lease = self.regrant(now, partition, id);
-        let epoch = -1;
-        self.start_lease(now, lease, Start::At { offset: to, epoch });
+        if !draining && matches!(self.phase, Phase::Running) {
+            let lease = self.regrant(now, partition, id);
+            let epoch = -1;
+            self.start_lease(now, lease, Start::At { offset: to, epoch });
+        }
     }
 
     /// The topic was deleted and made anew: nothing of the old one applies.
@@ -514,14 +519,11 @@ impl Engine {
             .iter()
             .filter(|(_, t)| &*t.partition.topic == topic)
             .map(|(id, t)| {
-                (
-                    id,
-                    t.partition.clone(),
-                    t.tracker.as_ref().map(Tracker::position),
-                )
+                let position = t.tracker.as_ref().map(Tracker::position);
+                (id, t.partition.clone(), position, t.draining)
             })
             .collect();
-        for (lease, partition, position) in held {
+        for (lease, partition, position, draining) in held {
             self.end_lease(now, lease);
             let id = self.cluster.topic(topic).map(|t| t.id).unwrap_or_default();
             let from = position.unwrap_or(-1);
@@ -532,8 +534,11 @@ impl Engine {
                 to: 0,
                 why,
             });
-            let lease = self.regrant(now, partition, id);
-            self.start_lease(now, lease, Start::Policy);
+            // What was on its way out stays there: the group is about to hear that it is free.
+            if !draining && matches!(self.phase, Phase::Running) {
+                let lease = self.regrant(now, partition, id);
+                self.start_lease(now, lease, Start::Policy);
+            }
         }
     }
 
