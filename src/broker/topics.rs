@@ -97,6 +97,17 @@ impl Cluster {
         self.create_topic(name, partitions)
     }
 
+    /// Gives a topic more partitions: `total` of them.
+    ///
+    /// # Errors
+    /// There is no such topic, it has as many or more, or the number is not allowed.
+    pub fn add_partitions(&mut self, name: &str, total: i32) -> Result<(), Refused> {
+        match self.grow(&StrBytes::from_string(name.to_owned()), total, false) {
+            codes::NONE => Ok(()),
+            code => Err(Refused { code }),
+        }
+    }
+
     /// Appends batches as a leader does, giving them offsets, without checking them: the bytes
     /// may be control batches or broken ones. Each keeps a base offset above the log's end, so
     /// that gaps can be made.
