@@ -1,5 +1,9 @@
 //! The `World` harness: engines, brokers, a network and a clock that are values.
 
+mod checks;
+pub mod handlers;
+mod setting;
 pub mod world;
 
-pub use world::{Handled, Plan, Script, World};
+pub use handlers::{Handled, Plan, Script};
+pub use world::World;

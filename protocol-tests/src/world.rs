@@ -5,187 +5,42 @@
 //! library's own, unchanged; so is the broker.
 
 use bytes::{Buf, Bytes};
-use laneway::broker::{BrokerAction, Cluster, ConnId};
-use laneway::engine::{Action, Command, Config, Done, Engine, Event, LinkEvent};
-use laneway::handler::one_by_one;
+use laneway::broker::{BrokerAction, Cluster, ConnId, KeyValue};
+use laneway::engine::{
+    Action, Command, CommitMode, Config, Done, Engine, Event, LaneKey, LinkEvent,
+};
+use crate::checks::{Book, Commits, Lane};
+use crate::handlers::{Executor, Handled, LaneOf, Script, Timers, executor};
 use laneway::ids::{CommandId, ExecutorId, LinkId, TopicPartition};
-use laneway::lane::{Handler, Runner};
-use laneway::record::Delivery;
+use laneway::lane::{Exhausted, Mode};
 use laneway::time::Now;
 use laneway::wire::Framer;
-use laneway::{Error, ErrorKind, Outcome, Record};
+use laneway::{Error, ErrorKind, Record};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Steps after which a test that waits for something has waited too long.
 const STEPS_MAX: u64 = 5_000_000;
 
-/// One run of a handler.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Handled {
-    /// Which member ran it.
-    pub member: usize,
-    /// From where.
-    pub partition: TopicPartition,
-    /// Its offset.
-    pub offset: i64,
-    /// Its key.
-    pub key: Option<Vec<u8>>,
-    /// Which attempt.
-    pub attempt: u32,
-    /// When it began.
-    pub began: Now,
-    /// When it ended; `None` while it runs or when its future was dropped.
-    pub ended: Option<Now>,
-}
+/// Steps at one moment: more means that something spins.
+const STEPS_AT_ONCE_MAX: u64 = 20_000;
 
-/// What a scripted handler does with a record.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// How long it takes.
-    pub takes: Duration,
-    /// What it returns.
-    pub outcome: Outcome,
-    /// Whether it panics instead.
-    pub panics: bool,
-}
-
-impl Plan {
-    /// Acks after `takes`.
-    #[must_use]
-    pub fn ack(takes: Duration) -> Self {
-        Plan {
-            takes,
-            outcome: Outcome::Ack,
-            panics: false,
-        }
-    }
-
-    /// Returns `outcome` at once.
-    #[must_use]
-    pub fn at_once(outcome: Outcome) -> Self {
-        Plan {
-            takes: Duration::ZERO,
-            outcome,
-            panics: false,
-        }
-    }
-}
-
-/// The function that plans each run: member, record.
-pub type Script = Arc<dyn Fn(usize, &Record) -> Plan + Send + Sync>;
-
-/// Handlers asleep: when each wants to be woken.
-#[derive(Default)]
-struct Timers {
-    now: AtomicU64,
-    asleep: Mutex<Vec<(Now, Waker)>>,
-}
-
-impl Timers {
-    fn now(&self) -> Now {
-        Now(self.now.load(Ordering::Relaxed))
-    }
-
-    fn next(&self) -> Option<Now> {
-        self.asleep.lock().unwrap().iter().map(|(at, _)| *at).min()
-    }
-
-    fn wake_due(&self) {
-        let now = self.now();
-        let mut due = Vec::new();
-        self.asleep.lock().unwrap().retain(|(at, waker)| {
-            let is_due = *at <= now;
-            if is_due {
-                due.push(waker.clone());
-            }
-            !is_due
-        });
-        due.into_iter().for_each(Waker::wake);
-    }
-}
-
-struct Sleep {
-    timers: Arc<Timers>,
-    until: Now,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.timers.now() >= self.until {
-            return Poll::Ready(());
-        }
-        self.timers
-            .asleep
-            .lock()
-            .unwrap()
-            .push((self.until, cx.waker().clone()));
-        Poll::Pending
-    }
-}
-
-#[derive(Default)]
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-/// Polls one runner without naming its handler's type.
-trait Executor {
-    fn give(&mut self, group: laneway::engine::Group);
-    fn recall(&mut self, lease: laneway::ids::LeaseId, what: laneway::lane::Recall);
-    fn poll(&mut self, now: Now) -> Option<laneway::lane::Done<Delivery>>;
-}
-
-struct Task<H: Handler<Delivery>> {
-    runner: Runner<Delivery, H>,
-    flag: Arc<Flag>,
-}
-
-impl<H: Handler<Delivery>> Executor for Task<H> {
-    fn give(&mut self, group: laneway::engine::Group) {
-        self.runner.give(group);
-        self.flag.0.store(true, Ordering::Release);
-    }
-
-    fn recall(&mut self, lease: laneway::ids::LeaseId, what: laneway::lane::Recall) {
-        self.runner.recall(lease, what);
-        self.flag.0.store(true, Ordering::Release);
-    }
-
-    fn poll(&mut self, now: Now) -> Option<laneway::lane::Done<Delivery>> {
-        if !self.flag.0.swap(false, Ordering::AcqRel) {
-            return None;
-        }
-        let waker = Waker::from(self.flag.clone());
-        match self
-            .runner
-            .poll(&mut Context::from_waker(&waker), now, &mut || true)
-        {
-            Poll::Ready(done) => {
-                self.flag.0.store(true, Ordering::Release);
-                Some(done)
-            }
-            Poll::Pending => None,
-        }
-    }
-}
+/// Every so many steps the dearer checks are made.
+const CHECK_EVERY: u64 = 64;
 
 struct Member {
     engine: Engine,
     executors: Vec<Box<dyn Executor>>,
     links: BTreeMap<LinkId, Link>,
+    /// What the kernel keeps for a frozen member, in order.
+    kept: VecDeque<(LinkId, LinkEvent)>,
+    /// Groups out, for each executor.
+    groups_out: Vec<u32>,
+    /// Bytes that may be held: the budget and one batch.
+    bytes_max: u64,
     events: Vec<Event>,
     finished: Option<Result<(), Error>>,
     replies: Vec<(CommandId, Result<(), Error>)>,
@@ -209,6 +64,7 @@ enum Happening {
         member: usize,
         link: LinkId,
         port: u16,
+        until: Now,
     },
     ToBroker {
         conn: ConnId,
@@ -236,7 +92,8 @@ pub struct World {
     pub cluster: Cluster,
     members: Vec<Member>,
     timers: Arc<Timers>,
-    handled: Arc<Mutex<Vec<Handled>>>,
+    book: Arc<Mutex<Book>>,
+    commits: Commits,
     queue: BinaryHeap<Reverse<(Now, u64)>>,
     happenings: BTreeMap<u64, Happening>,
     conns: BTreeMap<ConnId, (usize, LinkId, i32)>,
@@ -244,8 +101,11 @@ pub struct World {
     rng: u64,
     /// Pairs that cannot talk: member, node. Bytes between them vanish without a word.
     mute: Vec<(usize, i32)>,
+    /// Connections that lost something on the way: nothing arrives on them any more.
+    deaf: BTreeSet<ConnId>,
     ports: BTreeMap<u16, i32>,
     steps: u64,
+    steps_at_once: u64,
     grants: Vec<(usize, TopicPartition, Now)>,
 }
 
@@ -264,15 +124,18 @@ impl World {
             cluster,
             members: Vec::new(),
             timers: Arc::default(),
-            handled: Arc::default(),
+            book: Arc::default(),
+            commits: Commits::default(),
             queue: BinaryHeap::new(),
             happenings: BTreeMap::new(),
             conns: BTreeMap::new(),
             sequence: 0,
             rng: seed.wrapping_mul(2).wrapping_add(1),
             mute: Vec::new(),
+            deaf: BTreeSet::new(),
             ports,
             steps: 0,
+            steps_at_once: 0,
             grants: Vec::new(),
         }
     }
@@ -296,13 +159,28 @@ impl World {
         config.seed = seed;
         let engine = Engine::new(config.clone(), self.now);
         let mut executors: Vec<Box<dyn Executor>> = Vec::new();
+        let lane_of = lane_of(&config);
+        let dropped_at = match config.retry.cap() {
+            Some((attempts, Some(Exhausted::Drop))) => attempts,
+            _ => u32::MAX,
+        };
         for _ in 0..config.executors {
-            executors.push(self.executor(number, &engine, script.clone()));
+            executors.push(executor(
+                number,
+                engine.runner_config(),
+                (script.clone(), lane_of.clone(), dropped_at),
+                self.timers.clone(),
+                self.book.clone(),
+            ));
         }
+        self.commits.auto |= config.commit == CommitMode::Auto;
         self.members.push(Member {
             engine,
+            groups_out: vec![0; executors.len()],
             executors,
             links: BTreeMap::new(),
+            kept: VecDeque::new(),
+            bytes_max: config.budget_bytes + u64::from(config.batch_bytes_max),
             events: Vec::new(),
             finished: None,
             replies: Vec::new(),
@@ -314,43 +192,73 @@ impl World {
         number
     }
 
-    fn executor(&self, member: usize, engine: &Engine, script: Script) -> Box<dyn Executor> {
-        let (timers, handled) = (self.timers.clone(), self.handled.clone());
-        let handler = one_by_one(move |record: Record| {
-            let plan = script(member, &record);
-            let (timers, handled) = (timers.clone(), handled.clone());
-            let began = timers.now();
-            let index = {
-                let mut log = handled.lock().unwrap();
-                log.push(Handled {
-                    member,
-                    partition: TopicPartition::new(record.topic(), record.partition()),
-                    offset: record.offset(),
-                    key: record.key().map(<[u8]>::to_vec),
-                    attempt: record.attempt(),
-                    began,
-                    ended: None,
-                });
-                log.len() - 1
-            };
-            async move {
-                if !plan.takes.is_zero() {
-                    Sleep {
-                        timers: timers.clone(),
-                        until: began + plan.takes,
-                    }
-                    .await;
-                }
-                assert!(!plan.panics, "a planned panic");
-                handled.lock().unwrap()[index].ended = Some(timers.now());
-                plan.outcome
-            }
-        });
-        let runner = Runner::new(handler, engine.runner_config());
-        Box::new(Task {
-            runner,
-            flag: Arc::default(),
-        })
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap()
+    }
+
+    /// Appends one batch, and expects that its records are handled before anything above them is
+    /// committed.
+    ///
+    /// # Panics
+    /// There is no such partition.
+    pub fn append(&mut self, topic: &str, partition: i32, records: &[KeyValue<'_>]) -> i64 {
+        let now = self.now;
+        let first = self
+            .cluster
+            .append_records(now, topic, partition, records)
+            .unwrap();
+        let tp = TopicPartition::new(topic, partition);
+        for (offset, _) in (first..).zip(records) {
+            self.book().wrote(&tp, offset);
+        }
+        first
+    }
+
+    /// The records of this partition below `offset` are nobody's to read.
+    pub fn skip_below(&mut self, topic: &str, partition: i32, offset: i64) {
+        let tp = TopicPartition::new(topic, partition);
+        self.book().skip_below(&tp, offset);
+    }
+
+    /// DeleteRecords; what is gone is nobody's to read.
+    pub fn delete_records(&mut self, topic: &str, partition: i32, before: i64) {
+        let now = self.now;
+        self.cluster.delete_records(now, topic, partition, before);
+        self.skip_below(topic, partition, before);
+    }
+
+    /// An unclean election.
+    pub fn truncate(&mut self, topic: &str, partition: i32, offset: i64) {
+        let now = self.now;
+        self.cluster.truncate(now, topic, partition, offset);
+        let tp = TopicPartition::new(topic, partition);
+        self.book().cut_from(&tp, offset);
+    }
+
+    /// Deletes a topic and makes it anew.
+    ///
+    /// # Panics
+    /// There is no such topic.
+    pub fn recreate_topic(&mut self, topic: &str, partitions: i32) {
+        let now = self.now;
+        self.cluster.recreate_topic(now, topic, partitions).unwrap();
+        for partition in 0..partitions {
+            let tp = TopicPartition::new(topic, partition);
+            self.book().forget(&tp);
+            self.commits.forget(&tp);
+        }
+    }
+
+    /// From now on every hand-over between members is a drained one: runs of one lane overlap
+    /// nowhere.
+    pub fn expect_drained_hand_overs(&mut self) {
+        self.book().strict = true;
+    }
+
+    /// Records written, and finished by nobody.
+    #[must_use]
+    pub fn open(&self) -> Vec<(TopicPartition, i64)> {
+        self.book().open()
     }
 
     /// The time.
@@ -362,18 +270,19 @@ impl World {
     /// Every run so far, in the order of their beginnings.
     #[must_use]
     pub fn handled(&self) -> Vec<Handled> {
-        self.handled.lock().unwrap().clone()
+        self.book().handled()
+    }
+
+    /// The run that began last.
+    #[must_use]
+    pub fn handled_last(&self) -> Option<Handled> {
+        self.book().handled_last()
     }
 
     /// Runs that ended.
     #[must_use]
     pub fn ended(&self) -> usize {
-        self.handled
-            .lock()
-            .unwrap()
-            .iter()
-            .filter(|h| h.ended.is_some())
-            .count()
+        self.book().ended()
     }
 
     /// Whether this member was given this partition after `from`, up to `to`.
@@ -425,6 +334,8 @@ impl World {
     pub fn kill(&mut self, member: usize) {
         self.members[member].alive = false;
         self.members[member].executors.clear();
+        self.members[member].kept.clear();
+        self.book().adrift.insert(member);
         let conns: Vec<_> = self.members[member]
             .links
             .values()
@@ -439,19 +350,44 @@ impl World {
     /// The member stops dead, its connections stay; [`World::thaw`] lets it go on.
     pub fn freeze(&mut self, member: usize) {
         self.members[member].frozen = true;
+        self.book().adrift.insert(member);
     }
 
     /// A frozen member goes on, and finds that time has passed.
     pub fn thaw(&mut self, member: usize) {
-        self.members[member].frozen = false;
+        if !std::mem::replace(&mut self.members[member].frozen, false) {
+            return;
+        }
         let now = self.now;
+        // Its clock or its sockets: whichever it looks at first.
+        let clock_first = self.random() % 2 == 0;
+        if clock_first {
+            self.members[member].engine.handle_timeout(now);
+            self.act(member);
+        }
+        while let Some((link, event)) = self.members[member].kept.pop_front() {
+            self.to_engine(member, link, event);
+        }
         self.members[member].engine.handle_timeout(now);
         self.act(member);
+    }
+
+    /// Whether a member was killed.
+    #[must_use]
+    pub fn is_alive(&self, member: usize) -> bool {
+        self.members[member].alive
+    }
+
+    /// How many members ever joined.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        self.members.len()
     }
 
     /// Bytes between a member and a node vanish from now on, without a word to either.
     pub fn mute(&mut self, member: usize, node: i32) {
         self.mute.push((member, node));
+        self.book().adrift.insert(member);
     }
 
     /// They arrive again, on new connections.
@@ -572,7 +508,16 @@ impl World {
 
     fn tick(&mut self) {
         self.steps += 1;
-        self.timers.now.store(self.now.0, Ordering::Relaxed);
+        self.steps_at_once = match self.timers.now() == self.now {
+            true => self.steps_at_once + 1,
+            false => 0,
+        };
+        assert!(
+            self.steps_at_once < STEPS_AT_ONCE_MAX,
+            "I8: time stands still: {}",
+            self.story()
+        );
+        self.timers.set(self.now);
         while let Some(Reverse((at, sequence))) = self.queue.peek().copied() {
             if at > self.now {
                 break;
@@ -605,12 +550,79 @@ impl World {
             }
             self.act(i);
         }
+        self.check();
+    }
+
+    /// What must hold at every step, whatever the test.
+    fn check(&mut self) {
+        let mut book = self.book.lock().unwrap();
+        self.commits.check(&self.cluster, &mut book);
+        let is_dear = self.steps % CHECK_EVERY == 0;
+        for (i, member) in self.members.iter().enumerate() {
+            if !member.alive || member.finished.is_some() {
+                continue;
+            }
+            if member.engine.next_deadline().is_none() {
+                book.violation(format!("I8: member {i} waits for nothing"));
+            }
+            if is_dear {
+                let used = member.engine.snapshot(self.now).budget_used;
+                if used > member.bytes_max {
+                    book.violation(format!("I6: member {i} holds {used} bytes"));
+                }
+            }
+        }
+        let found = book.violations().to_vec();
+        drop(book);
+        assert!(found.is_empty(), "{found:#?}\n{}", self.story());
+    }
+
+    /// I6: a member without work holds nothing but what its long polls have reserved.
+    ///
+    /// # Panics
+    /// It holds more.
+    pub fn assert_idle(&self, member: usize) {
+        let snapshot = self.members[member].engine.snapshot(self.now);
+        let s = &snapshot;
+        let records = [s.ready, s.queued, s.parked, s.out, s.lanes_busy];
+        assert_eq!(records, [0; 5], "I6: {snapshot:?}");
+        for p in &s.partitions {
+            assert_eq!((p.ahead, p.buffered_bytes), (0, 0), "I6: {snapshot:?}");
+        }
+        let reserved = match self.members[member].finished {
+            Some(_) => 0,
+            None => s.budget_max / 2,
+        };
+        assert!(s.budget_used <= reserved, "I6: {snapshot:?}");
+    }
+
+    fn to_engine(&mut self, member: usize, link: LinkId, event: LinkEvent) {
+        let now = self.now;
+        let slot = &mut self.members[member];
+        if !slot.alive || !slot.links.contains_key(&link) {
+            return;
+        }
+        if slot.frozen {
+            // The kernel keeps it for when the process goes on.
+            slot.kept.push_back((link, event));
+            return;
+        }
+        if matches!(event, LinkEvent::Down(_)) {
+            slot.links.remove(&link);
+        }
+        slot.engine.handle_link(now, link, event);
+        self.act(member);
     }
 
     fn happen(&mut self, what: Happening) {
         let now = self.now;
         match what {
-            Happening::Dialled { member, link, port } => self.dialled(member, link, port),
+            Happening::Dialled {
+                member,
+                link,
+                port,
+                until,
+            } => self.dialled(member, link, port, until),
             Happening::ToBroker { conn, frame } => {
                 if self.conns.contains_key(&conn) {
                     self.cluster.handle_frame(now, conn, frame);
@@ -621,26 +633,7 @@ impl World {
                 link,
                 event,
             } => {
-                if self.members[member].frozen {
-                    // The kernel keeps it for when the process goes on.
-                    self.later(
-                        Duration::from_millis(10),
-                        Happening::ToEngine {
-                            member,
-                            link,
-                            event,
-                        },
-                    );
-                    return;
-                }
-                if !self.members[member].alive || !self.members[member].links.contains_key(&link) {
-                    return;
-                }
-                if matches!(event, LinkEvent::Down(_)) {
-                    self.members[member].links.remove(&link);
-                }
-                self.members[member].engine.handle_link(now, link, event);
-                self.act(member);
+                self.to_engine(member, link, event);
             }
             Happening::Bytes {
                 member,
@@ -691,13 +684,23 @@ impl World {
         events
     }
 
-    fn dialled(&mut self, member: usize, link: LinkId, port: u16) {
-        let Some(node) = self.ports.get(&port).copied() else {
+    fn dialled(&mut self, member: usize, link: LinkId, port: u16, until: Now) {
+        let node = self.ports.get(&port).copied();
+        let node = node.filter(|node| !self.mute.contains(&(member, *node)));
+        let Some(node) = node.filter(|_| self.members[member].links.contains_key(&link)) else {
+            // No answer: the dial's own deadline ends it.
+            let error = Error::new(ErrorKind::Transport, "no answer").retriable();
+            let event = LinkEvent::Down(error);
+            self.at(
+                until,
+                Happening::ToEngine {
+                    member,
+                    link,
+                    event,
+                },
+            );
             return;
         };
-        if !self.members[member].alive || self.mute.contains(&(member, node)) {
-            return; // no answer: the dial's own deadline ends it
-        }
         let conn = self.cluster.connect(self.now, node);
         let Some(slot) = self.members[member].links.get_mut(&link) else {
             return;
@@ -720,9 +723,14 @@ impl World {
         );
     }
 
-    fn is_mute(&self, conn: ConnId) -> bool {
+    /// Whether nothing passes on this connection. Once something was lost, nothing that comes
+    /// after it can arrive.
+    fn is_mute(&mut self, conn: ConnId) -> bool {
         let at = self.conns.get(&conn);
-        at.is_some_and(|(member, _, node)| self.mute.contains(&(*member, *node)))
+        if at.is_some_and(|(member, _, node)| self.mute.contains(&(*member, *node))) {
+            self.deaf.insert(conn);
+        }
+        self.deaf.contains(&conn)
     }
 
     fn broker_acts(&mut self) {
@@ -795,9 +803,15 @@ impl World {
         if now.0 >= fence {
             // Past the session by our own clock nothing may start; the engine is told first.
             member.engine.handle_timeout(now);
+            if member.engine.fence().load(Ordering::Acquire) != fence {
+                return true;
+            }
         }
         for i in 0..member.executors.len() {
             if let Some(done) = member.executors[i].poll(now) {
+                if matches!(done, laneway::lane::Done::Group(_)) {
+                    member.groups_out[i] -= 1;
+                }
                 let executor = ExecutorId(u32::try_from(i).unwrap_or(0));
                 member.engine.handle_done(now, Done { executor, done });
                 return true;
@@ -807,6 +821,8 @@ impl World {
     }
 
     fn do_one(&mut self, number: usize, action: Action) {
+        let is_over = self.members[number].finished.is_some();
+        assert!(!is_over, "after the end, member {number}: {action:?}");
         match action {
             Action::Open {
                 link,
@@ -831,34 +847,18 @@ impl World {
                         member: number,
                         link,
                         port,
+                        until,
                     },
                 );
-                let error = Error::new(ErrorKind::Transport, "no answer").retriable();
-                if self
-                    .ports
-                    .get(&port)
-                    .is_none_or(|n| self.mute.contains(&(number, *n)))
-                {
-                    let event = LinkEvent::Down(error);
-                    self.at(
-                        until,
-                        Happening::ToEngine {
-                            member: number,
-                            link,
-                            event,
-                        },
-                    );
-                }
             }
             Action::Send {
                 link, mut frame, ..
             } => {
                 frame.advance(4);
                 let at = self.now + self.latency();
-                let Some(slot) = self.members[number].links.get_mut(&link) else {
-                    return;
-                };
-                let Some(conn) = slot.conn else { return };
+                let slot = self.members[number].links.get_mut(&link);
+                let slot = slot.expect("I7: a frame for a link that is over");
+                let conn = slot.conn.expect("I7: a frame for a link that is not up");
                 let at = at.max(slot.to_broker + Duration::from_nanos(1));
                 slot.to_broker = at;
                 if self.is_mute(conn) {
@@ -876,7 +876,11 @@ impl World {
                 }
             }
             Action::Run { executor, group } => {
-                self.members[number].executors[executor.0 as usize].give(group);
+                let member = &mut self.members[number];
+                let out = &mut member.groups_out[executor.0 as usize];
+                *out += 1;
+                assert!(*out <= 2, "three groups out for one executor");
+                member.executors[executor.0 as usize].give(group);
             }
             Action::Recall {
                 executor,
@@ -889,6 +893,10 @@ impl World {
             Action::Event(event) => {
                 if let Event::Granted { partition, .. } = &event {
                     self.grants.push((number, partition.clone(), self.now));
+                    self.book().granted(number, partition);
+                }
+                if let Event::DataLoss { partition, .. } = &event {
+                    self.commits.forget(partition);
                 }
                 self.members[number].events.push(event);
             }
@@ -904,4 +912,22 @@ impl World {
             other => panic!("an action that the world does not know: {other:?}"),
         }
     }
+}
+
+/// Which lane a record of a subscription with these settings belongs to, if any.
+fn lane_of(config: &Config) -> LaneOf {
+    let (mode, key) = (config.mode, config.lane_key.clone());
+    Arc::new(move |record: &Record| {
+        let topic = record.topic().as_bytes();
+        let bytes = match (mode, &key) {
+            (Mode::Any { .. }, _) => return None,
+            (_, LaneKey::Partition) => {
+                [b"p", topic, b"/", &record.partition().to_le_bytes()[..]].concat()
+            }
+            (_, LaneKey::RecordKey) => [b"k", topic, b"/", record.key()?].concat(),
+            (_, LaneKey::By(by)) => [&b"b"[..], &by(record)?.to_le_bytes()[..]].concat(),
+            _ => return None,
+        };
+        Some(Lane(bytes))
+    })
 }

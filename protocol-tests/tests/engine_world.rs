@@ -28,16 +28,12 @@ fn world(nodes: i32, partitions: i32, seed: u64) -> World {
 
 /// `records` records, keys in turn; a key always goes to the same partition.
 fn fill(world: &mut World, partitions: i32, records: usize, keys: usize) {
-    let now = world.now();
     for at in 0..records {
         let key = format!("k{}", at % keys);
         let value = at.to_string();
         let partition = i32::try_from(at % keys).unwrap() % partitions;
         let pair = (Some(key.as_bytes()), Some(value.as_bytes()));
-        world
-            .cluster
-            .append_records(now, "t", partition, &[pair])
-            .unwrap();
+        world.append("t", partition, &[pair]);
     }
 }
 
@@ -518,8 +514,7 @@ fn a_recreated_topic_inherits_no_commit() {
     settings.metadata_age_max = Duration::from_secs(2);
     world.join(settings, always(Plan::ack(Duration::ZERO)));
     world.run_until(MINUTE, |w| all_committed(w, 1));
-    let now = world.now();
-    world.cluster.recreate_topic(now, "t", 1).unwrap();
+    world.recreate_topic("t", 1);
     fill(&mut world, 1, 10, 5);
     world.run_until(MINUTE, |w| w.ended() == 110);
     let seen: Vec<_> = world.handled()[100..].iter().map(|h| h.offset).collect();
