@@ -85,12 +85,20 @@ fn a_rebalance_while_closing_waits_for_what_runs() {
         world.run_for(millis(100));
         world.join(config, script);
         world.run_until(MINUTE * 2, |w| w.all_committed(2));
-        assert!(matches!(world.finished(0), Some(Ok(()))), "{}", world.story());
-        assert_eq!(world.handled().len(), 100, "{assignor:?}: nothing ran twice");
+        assert!(
+            matches!(world.finished(0), Some(Ok(()))),
+            "{}",
+            world.story()
+        );
+        assert_eq!(
+            world.handled().len(),
+            100,
+            "{assignor:?}: nothing ran twice"
+        );
     }
 }
 
-/// C17, C19, C29, G25: partitions go to and fro; each hand-over begins where the last commit says
+/// C17, C19, C29: partitions go to and fro; each hand-over begins where the last commit says
 /// and what had settled is never handled again.
 #[test]
 fn partitions_that_come_back_begin_at_the_newest_commit() {
@@ -173,7 +181,10 @@ fn an_expelled_member_loses_its_leases_at_once() {
         world.run_until(MINUTE, |w| w.all_committed(2));
         let handled = world.handled();
         let ghosts = handled.iter().filter(|h| h.offset == 3 && h.began < at);
-        assert!(ghosts.clone().all(|h| h.ended.is_none()), "told and dropped");
+        assert!(
+            ghosts.clone().all(|h| h.ended.is_none()),
+            "told and dropped"
+        );
         assert_eq!(count(&world, 0, granted), 4, "{code}");
     }
 }
@@ -200,7 +211,14 @@ fn a_commit_refused_during_a_rebalance_is_made_again() {
 /// member keeps what it holds and asks again, paced.
 #[test]
 fn coordinator_errors_on_every_call_cost_nothing() {
-    for api in [JOIN_GROUP, SYNC_GROUP, HEARTBEAT, OFFSET_FETCH, OFFSET_COMMIT, FIND_COORDINATOR] {
+    for api in [
+        JOIN_GROUP,
+        SYNC_GROUP,
+        HEARTBEAT,
+        OFFSET_FETCH,
+        OFFSET_COMMIT,
+        FIND_COORDINATOR,
+    ] {
         for code in [14, 15, 16] {
             if api == FIND_COORDINATOR && code == 16 {
                 continue;
@@ -258,7 +276,10 @@ fn leases_are_lost_by_our_own_clock_when_no_heartbeat_is_answered() {
     world.join(config, always(Plan::ack(millis(50))));
     world.run_until(MINUTE, |w| w.ended() > 50);
     for api in [HEARTBEAT, OFFSET_COMMIT, JOIN_GROUP] {
-        world.cluster.script().add(Rule::new(Fault::Swallow).api(api));
+        world
+            .cluster
+            .script()
+            .add(Rule::new(Fault::Swallow).api(api));
     }
     let at = world.now();
     world.run_until(secs(11), |w| count(w, 0, lost) == 2);
@@ -266,7 +287,10 @@ fn leases_are_lost_by_our_own_clock_when_no_heartbeat_is_answered() {
     let lost_at = world.now();
     world.run_for(secs(20));
     let started = world.handled().iter().filter(|h| h.began > lost_at).count();
-    assert_eq!(started, 0, "nothing starts without a lease, coordinator {coordinator}");
+    assert_eq!(
+        started, 0,
+        "nothing starts without a lease, coordinator {coordinator}"
+    );
     world.cluster.script().clear();
     world.run_until(MINUTE * 3, |w| w.all_committed(2));
 }
@@ -283,7 +307,11 @@ fn a_revoke_with_nothing_in_flight_takes_no_time() {
     let at = world.now();
     world.join(config, at_once());
     world.run_until(secs(10), |w| count(w, 1, granted) == 2);
-    assert!(world.now().since(at) < secs(2), "{:?}", world.now().since(at));
+    assert!(
+        world.now().since(at) < secs(2),
+        "{:?}",
+        world.now().since(at)
+    );
 }
 
 /// G26, E10: records that were fetched and not begun when their partition left are not handled
@@ -304,9 +332,9 @@ fn buffered_records_do_not_survive_a_revoke() {
     world.run_until(MINUTE * 2, |w| w.all_committed(2));
     let runs = world.handled();
     for partition in 0..2 {
-        let after = runs.iter().filter(|h| {
-            h.partition.partition == partition && h.began > taken_over + millis(100)
-        });
+        let after = runs
+            .iter()
+            .filter(|h| h.partition.partition == partition && h.began > taken_over + millis(100));
         let members: std::collections::BTreeSet<_> = after.map(|h| h.member).collect();
         assert_eq!(members.len(), 1, "partition {partition}");
     }
@@ -358,7 +386,11 @@ fn a_topic_deleted_during_a_rebalance_hangs_nobody() {
         let deadline = world.now() + secs(5);
         world.command(member, 1, Command::Close { deadline });
         world.run_until(secs(30), |w| w.finished(member).is_some());
-        assert!(matches!(world.finished(member), Some(Ok(()))), "{}", world.story());
+        assert!(
+            matches!(world.finished(member), Some(Ok(()))),
+            "{}",
+            world.story()
+        );
     }
 }
 
@@ -374,7 +406,10 @@ fn a_long_drain_fetches_nothing_and_keeps_the_session() {
     world.run_for(secs(1));
     world.command(0, 1, Command::Drain);
     world.run_for(millis(700));
-    let (fetches, beats) = (world.cluster.requests(FETCH), world.cluster.requests(HEARTBEAT));
+    let (fetches, beats) = (
+        world.cluster.requests(FETCH),
+        world.cluster.requests(HEARTBEAT),
+    );
     world.run_for(MINUTE * 3);
     assert_eq!(world.cluster.requests(FETCH), fetches, "no intake");
     assert!(world.cluster.requests(HEARTBEAT) - beats > 150, "alive");
@@ -400,7 +435,11 @@ fn a_drain_before_the_start_reads_nothing() {
     world.run_until(secs(10), |w| w.cluster.requests(OFFSET_FETCH) > 0);
     world.command(0, 1, Command::Drain);
     world.run_until(MINUTE, |w| w.finished(0).is_some());
-    assert!(matches!(world.finished(0), Some(Ok(()))), "{}", world.story());
+    assert!(
+        matches!(world.finished(0), Some(Ok(()))),
+        "{}",
+        world.story()
+    );
     assert_eq!(world.cluster.requests(FETCH), 0);
     assert_eq!(world.handled().len(), 0);
 }
@@ -425,7 +464,7 @@ fn close_ends_what_runs_and_drops_what_waits() {
     assert_eq!(world.replies(0).len(), 1);
 }
 
-/// P25 for a reader, C18, E23: every broker is gone; close ends within its deadline all the same.
+/// C18, E23: every broker is gone; close ends within its deadline all the same.
 #[test]
 fn close_with_no_broker_ends_in_time() {
     let mut world = World::with_topic(1, 2, 65);
@@ -474,12 +513,16 @@ fn replaced_brokers_are_found_by_the_bootstrap_addresses() {
     world.run_until(MINUTE, |w| w.all_committed(2));
     // Metadata names addresses that lead nowhere; then it is mended.
     for node in 1..=2 {
-        world.cluster.set_advertised(node, "broker", 7000 + node as u16);
+        world
+            .cluster
+            .set_advertised(node, "broker", 7000 + node as u16);
     }
     world.cut(0);
     world.run_for(secs(30));
     for node in 1..=2 {
-        world.cluster.set_advertised(node, "broker", 9000 + node as u16);
+        world
+            .cluster
+            .set_advertised(node, "broker", 9000 + node as u16);
     }
     world.fill(2, 100, 4);
     world.run_until(MINUTE * 3, |w| w.all_committed(2));
@@ -495,7 +538,10 @@ fn rebootstrap_again_and_again_is_paced() {
     config.metadata_age_max = secs(5);
     world.join(config, always(Plan::ack(millis(5))));
     world.run_until(MINUTE, |w| w.all_committed(2));
-    world.cluster.script().add(Rule::new(Fault::TopError(129)).api(3));
+    world
+        .cluster
+        .script()
+        .add(Rule::new(Fault::TopError(129)).api(3));
     let asked = world.cluster.requests(3);
     world.run_for(MINUTE);
     assert!(world.cluster.requests(3) - asked < 200);
@@ -547,9 +593,23 @@ fn handlers_that_outlive_a_drain_are_abandoned() {
     assert!((0..2).all(|p| world.committed(p) <= 5));
     world.join(config, script);
     world.run_until(secs(20), |w| count(w, 1, granted) == 1);
-    assert!(count(&world, 0, |e| matches!(e, Event::Abandoned { records: 1.., .. })) >= 1);
-    let moved = world.handled().iter().any(|h| h.member == 1 && h.offset == 5);
+    assert!(
+        count(&world, 0, |e| matches!(
+            e,
+            Event::Abandoned { records: 1.., .. }
+        )) >= 1
+    );
+    let moved = world
+        .handled()
+        .iter()
+        .any(|h| h.member == 1 && h.offset == 5);
     world.run_for(secs(5));
-    assert!(moved || world.handled().iter().any(|h| h.member == 1 && h.offset == 5));
+    assert!(
+        moved
+            || world
+                .handled()
+                .iter()
+                .any(|h| h.member == 1 && h.offset == 5)
+    );
     assert_eq!(count(&world, 0, lost), 0);
 }

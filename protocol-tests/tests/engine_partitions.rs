@@ -125,7 +125,7 @@ fn a_marker_at_the_end_is_passed_by_the_commit() {
     world.assert_idle(0);
 }
 
-/// D45, P19: with read_committed an open transaction holds the reader at the last stable offset.
+/// D45: with read_committed an open transaction holds the reader at the last stable offset.
 /// It waits there without spinning, and goes on when the transaction ends.
 #[test]
 fn an_open_transaction_is_waited_for_without_spinning() {
@@ -292,7 +292,12 @@ fn a_topic_recreated_during_a_drain_is_not_taken_up_again() {
                 .iter()
                 .any(|p| p.partition.partition == partition)
         });
-        assert_eq!(holders.count(), 1, "partition {partition}: {}", world.story());
+        assert_eq!(
+            holders.count(),
+            1,
+            "partition {partition}: {}",
+            world.story()
+        );
     }
     let later: Vec<_> = world.handled();
     let later: Vec<_> = later.iter().filter(|h| h.began > made_anew).collect();
@@ -342,7 +347,10 @@ fn a_slow_broker_delays_only_its_own_partitions() {
         let end = world.log_end(1);
         world.run_until(secs(3), |w| {
             let seen = w.handled();
-            let last = |p: i32| seen.iter().any(|h| h.partition.partition == p && h.offset == end - 1);
+            let last = |p: i32| {
+                seen.iter()
+                    .any(|h| h.partition.partition == p && h.offset == end - 1)
+            };
             last(1) && last(2)
         });
         assert!(world.now().since(began) < secs(1));
@@ -418,7 +426,10 @@ fn a_lane_function_that_panics_stops_its_partition_at_that_record() {
     let errors = stopped(&world, 0);
     assert_eq!(errors.len(), 1, "{}", world.story());
     assert_eq!(errors[0].kind(), ErrorKind::Handler, "{}", errors[0]);
-    assert_eq!((errors[0].partition(), errors[0].offset()), (Some(0), Some(6)));
+    assert_eq!(
+        (errors[0].partition(), errors[0].offset()),
+        (Some(0), Some(6))
+    );
     world.assert_idle(0);
 }
 
@@ -444,7 +455,9 @@ fn one_partitions_errors_restart_no_other() {
     let others = others.iter().filter(|h| h.partition.partition != 1);
     assert_eq!(others.count(), 300, "each once");
     let granted = world.events(0).iter();
-    let granted = granted.filter(|e| matches!(e, Event::Granted { .. })).count();
+    let granted = granted
+        .filter(|e| matches!(e, Event::Granted { .. }))
+        .count();
     assert_eq!(granted, 4, "{}", world.story());
 }
 
@@ -457,7 +470,8 @@ fn a_stuck_record_holds_its_partition_at_ahead_max_alone() {
     let mut config = world.config();
     config.ahead_max = 100;
     config.mode = Mode::Fixed { lanes: 256 };
-    config.lane_key = LaneKey::by(|r| Some(r.offset().unsigned_abs() % 37 + 37 * r.partition() as u64));
+    config.lane_key =
+        LaneKey::by(|r| Some(r.offset().unsigned_abs() % 37 + 37 * r.partition() as u64));
     config.partition_bytes_max = 2000;
     world.join(
         config,
@@ -470,7 +484,10 @@ fn a_stuck_record_holds_its_partition_at_ahead_max_alone() {
     assert_eq!(world.committed(1), 1000, "{}", world.story());
     assert_eq!(world.committed(0), 3);
     let snapshot = world.engine(0).snapshot(world.now());
-    let stuck = snapshot.partitions.iter().find(|p| p.partition.partition == 0);
+    let stuck = snapshot
+        .partitions
+        .iter()
+        .find(|p| p.partition.partition == 0);
     let ahead = stuck.unwrap().ahead;
     assert!((50..=150).contains(&ahead), "{ahead}");
     world.run_until(MINUTE, |w| w.all_committed(2));

@@ -192,7 +192,8 @@ impl Life {
             let pairs = keys
                 .iter()
                 .map(|(k, v)| (k.as_ref().map(String::as_bytes), Some(&v[..])));
-            self.world.append("t", partition, &pairs.collect::<Vec<_>>());
+            self.world
+                .append("t", partition, &pairs.collect::<Vec<_>>());
         }
     }
 
@@ -328,7 +329,9 @@ impl Life {
             10 => self.dice.pick(&[Fault::Swallow, Fault::SwallowAnswer]),
             _ => Fault::Throttle(wait),
         };
-        let rule = Rule::new(fault).api(api).times(self.dice.between(1, 4) as u32);
+        let rule = Rule::new(fault)
+            .api(api)
+            .times(self.dice.between(1, 4) as u32);
         self.deed(format!("{rule:?}"));
         self.world.cluster.script().add(rule);
     }
@@ -369,16 +372,19 @@ impl Life {
         let before = self.world.steps();
         self.world.run_for(MINUTE);
         let steps = self.world.steps() - before;
-        let each = 60_000 / self.settings.fetch_wait_max.as_millis() as u64 * self.nodes as u64 + 500;
+        let each =
+            60_000 / self.settings.fetch_wait_max.as_millis() as u64 * self.nodes as u64 + 500;
         let bound = 8 * each * working.len() as u64;
-        assert!(steps < bound, "I10: {steps} steps in an idle minute, not {bound}");
+        assert!(
+            steps < bound,
+            "I10: {steps} steps in an idle minute, not {bound}"
+        );
         let deadline = self.world.now() + Duration::from_secs(10);
         for member in &working {
             self.world.command(*member, 9, Command::Close { deadline });
         }
-        self.world.run_until(MINUTE, |w| {
-            working.iter().all(|m| w.finished(*m).is_some())
-        });
+        self.world
+            .run_until(MINUTE, |w| working.iter().all(|m| w.finished(*m).is_some()));
         for member in 0..self.world.members() {
             match self.world.finished(member) {
                 Some(result) => assert!(result.is_ok(), "member {member}: {result:?}"),
@@ -409,9 +415,19 @@ fn live(seed: u64) {
         eprintln!(
             "seed {seed}: {} nodes, {} partitions, {:?} {:?} x{}, {:?}, session {:?} rebalance {:?} \
              drain {:?} request {:?} budget {} ahead {}\n{}",
-            life.nodes, life.partitions, s.mode, s.lane_key, s.executors, s.assignors,
-            s.session_timeout, s.rebalance_timeout, s.drain_max, s.request_timeout, s.budget_bytes,
-            s.ahead_max, life.deeds[tail..].join("\n")
+            life.nodes,
+            life.partitions,
+            s.mode,
+            s.lane_key,
+            s.executors,
+            s.assignors,
+            s.session_timeout,
+            s.rebalance_timeout,
+            s.drain_max,
+            s.request_timeout,
+            s.budget_bytes,
+            s.ahead_max,
+            life.deeds[tail..].join("\n")
         );
         std::panic::resume_unwind(panic);
     }
