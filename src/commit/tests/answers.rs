@@ -290,8 +290,8 @@ fn g03_illegal_generation_keeps_the_snapshot() {
     b.answer(22);
     assert!(b.has(|a| matches!(a, CommitAction::Rejoin(Code(22)))));
     assert!(b.fatal().is_none());
-    b.pass(SEC(60));
-    assert_eq!(b.sent, 1, "that generation is not used again");
+    b.pass(SEC(9));
+    assert_eq!(b.sent, 1, "that generation rests");
     b.commit.end(P1); // the new assignment leaves it out
     b.member(member(2));
     assert_eq!(b.generation(), 2);
@@ -369,7 +369,28 @@ fn g06_without_a_membership_nothing_is_sent() {
     assert_eq!((b.in_flight(0), b.generation()), (Some(10), 4));
 }
 
-/// UNKNOWN_MEMBER_ID and a fenced instance: nothing goes out under that member any more.
+/// G04: a refusal that heartbeats do not confirm was a mistake: what is left to commit goes out
+/// again under the same membership, paced.
+#[test]
+fn g04_a_refusal_that_nobody_confirms_is_tried_again() {
+    for code in [22, 25] {
+        let mut b = Bench::two(|_| {});
+        b.note(P0, 10);
+        b.next_commit();
+        b.answer(code);
+        b.note(P0, 11);
+        b.pass(SEC(11));
+        assert_eq!(b.sent, 2, "{code}");
+        b.answer(code);
+        b.pass(SEC(11));
+        assert_eq!((b.sent, b.in_flight(0)), (3, Some(11)));
+        b.answer(0);
+        assert_eq!(b.committed(P0), Some(11));
+    }
+}
+
+/// UNKNOWN_MEMBER_ID and a fenced instance: nothing goes out under that member for a while, and
+/// what waited for it is told.
 #[test]
 fn a_lost_membership_commits_nothing() {
     for code in [25, 82, 110] {
@@ -380,7 +401,7 @@ fn a_lost_membership_commits_nothing() {
         assert!(b.has(|a| matches!(a, CommitAction::Lost(c) if c.0 == code)));
         assert_eq!(b.flushed(), [(P0, false)]);
         b.member(member(2)); // the same member under another number
-        b.pass(SEC(60));
+        b.pass(SEC(9));
         assert_eq!(b.sent, 1);
         b.commit.end(P0);
         b.commit.end(P1);
