@@ -190,7 +190,7 @@ impl Config {
             ahead_max: 1_000_000,
             batch_bytes_max: 64 << 20,
             partition_bytes_max: 1 << 20,
-            fetch_bytes_max: 50 << 20,
+            fetch_bytes_max: 4 << 20,
             fetch_wait_max: Duration::from_millis(500),
             rack: Arc::from(""),
             session_timeout: Duration::from_secs(45),

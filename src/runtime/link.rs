@@ -126,9 +126,14 @@ async fn read(
         framer.expect(dial.expected.load(Ordering::Relaxed));
         // Until the socket is empty: one wake-up for all that has come.
         loop {
-            let n = match reader.try_read(framer.space()) {
+            let mid_frame = framer.is_mid_frame();
+            let (read, has_rest) = match framer.rest() {
+                Some(mut rest) => (reader.try_read_buf(&mut rest), true),
+                None => (reader.try_read(framer.space()), false),
+            };
+            let n = match read {
                 Ok(0) => {
-                    let middle = if framer.is_mid_frame() {
+                    let middle = if mid_frame {
                         " in the middle of an answer"
                     } else {
                         ""
@@ -140,7 +145,10 @@ async fn read(
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return transport(format!("the connection broke: {e}")),
             };
-            let mut cut = framer.filled(n);
+            let mut cut = match has_rest {
+                true => framer.took(),
+                false => framer.filled(n),
+            };
             loop {
                 match cut {
                     Ok(Some(frame)) => {

@@ -8,6 +8,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use bytes::buf::{BufMut, Limit};
 
 use crate::error::{Error, ErrorKind};
 
@@ -110,6 +111,28 @@ impl Framer {
         self.next_frame()
     }
 
+    /// The room that the frame which has begun still has, for readers that can fill memory
+    /// without its being zeroed first; `None` between frames, where [`Framer::space`] is meant.
+    /// [`Framer::took`] must follow.
+    pub fn rest(&mut self) -> Option<Limit<&mut Vec<u8>>> {
+        let body = self.body.as_mut()?;
+        body.buffer.truncate(body.filled);
+        let room = body.reserve(self.expected);
+        Some((&mut body.buffer).limit(room))
+    }
+
+    /// Says that [`Framer::rest`] was read into, and gives the frame if it is whole.
+    ///
+    /// # Errors
+    ///
+    /// As [`Framer::filled`].
+    pub fn took(&mut self) -> Result<Option<Bytes>, FrameError> {
+        if let Some(body) = &mut self.body {
+            body.filled = body.buffer.len();
+        }
+        self.next_frame()
+    }
+
     /// The next frame that is here already.
     ///
     /// # Errors
@@ -182,15 +205,20 @@ impl Body {
     /// bytes are warm.
     fn space(&mut self, expected: usize) -> &mut [u8] {
         if self.filled == self.buffer.len() {
-            let capacity = self.buffer.capacity();
-            if self.filled == capacity {
-                let more = capacity.max(expected).min(self.len - capacity);
-                self.buffer.reserve_exact(more);
-            }
-            let room = self.buffer.capacity().min(self.len) - self.filled;
+            let room = self.reserve(expected);
             self.buffer.resize(self.filled + room.min(CHUNK_BYTES), 0);
         }
         &mut self.buffer[self.filled..]
+    }
+
+    /// Makes room behind what is filled, and says how much there is.
+    fn reserve(&mut self, expected: usize) -> usize {
+        let capacity = self.buffer.capacity();
+        if self.filled >= capacity {
+            let more = capacity.max(expected).min(self.len - self.filled);
+            self.buffer.reserve_exact(more);
+        }
+        self.buffer.capacity().min(self.len) - self.filled
     }
 }
 

@@ -190,3 +190,43 @@ proptest! {
         prop_assert!(framer.reserved() <= idle + EXPECTED_BYTES);
     }
 }
+
+/// What is read into `rest` is the same frame that `space` would have had, however it comes.
+#[test]
+fn rest_takes_a_frame_without_zeroing_it() {
+    for piece in [1usize, 3, 700, 100_000] {
+        let body: Vec<u8> = (0..50_000u32).map(|n| n.to_le_bytes()[0]).collect();
+        let mut stream = 50_000u32.to_be_bytes().to_vec();
+        stream.extend_from_slice(&body);
+        stream.extend_from_slice(&[0, 0, 0, 4, 9, 9, 9, 9]);
+        let mut framer = Framer::new(1 << 20);
+        framer.expect(5000);
+        let (mut at, mut frames) = (0, Vec::new());
+        while at < stream.len() {
+            let left = &stream[at..];
+            let mut cut = match framer.rest() {
+                Some(mut rest) => {
+                    let n = rest.remaining_mut().min(left.len()).min(piece);
+                    rest.put_slice(&left[..n]);
+                    at += n;
+                    framer.took()
+                }
+                None => {
+                    let space = framer.space();
+                    let n = space.len().min(left.len()).min(piece);
+                    space[..n].copy_from_slice(&left[..n]);
+                    at += n;
+                    framer.filled(n)
+                }
+            };
+            while let Some(frame) = cut.unwrap() {
+                frames.push(frame);
+                cut = framer.next_frame();
+            }
+            assert!(framer.reserved() <= AHEAD_BYTES + 100_000);
+        }
+        assert_eq!(frames.len(), 2);
+        assert_eq!(frames[0], body);
+        assert_eq!(frames[1][..], [9; 4]);
+    }
+}
