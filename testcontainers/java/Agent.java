@@ -100,10 +100,6 @@ public final class Agent {
             case "delete":
                 admin.deleteTopics(List.of(a[1])).all().get();
                 break;
-            case "leaders":
-                admin.describeTopics(List.of(a[1])).allTopicNames().get().get(a[1]).partitions()
-                    .forEach(p -> out.println(p.partition() + " " + (p.leader() == null ? -1 : p.leader().id())));
-                break;
             case "ends":
                 ends(admin, a[1]);
                 break;
@@ -242,6 +238,7 @@ public final class Agent {
     /** One transaction a letter of the plan: c commits its n records, a aborts them; prints those committed. */
     private static void transactions(String bootstrap, String topic, int n, String plan) throws Exception {
         Properties p = producing(bootstrap);
+        p.put("compression.type", "gzip");
         p.put("transactional.id", "agent-" + topic);
         try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(p)) {
             producer.initTransactions();
@@ -321,7 +318,13 @@ public final class Agent {
         closer.setDaemon(true);
         closer.start();
         consumer.subscribe(List.of(topic), new ConsumerRebalanceListener() {
-            public void onPartitionsAssigned(Collection<TopicPartition> of) { change("assigned", of); }
+            public void onPartitionsAssigned(Collection<TopicPartition> of) {
+                change("assigned", of);
+                for (TopicPartition tp : of) {
+                    long position = consumer.position(tp);
+                    out.println("granted " + nanos() + " " + tp.partition() + " " + position);
+                }
+            }
             public void onPartitionsRevoked(Collection<TopicPartition> of) { change("revoked", of); }
             public void onPartitionsLost(Collection<TopicPartition> of) { change("lost", of); }
         });
@@ -329,8 +332,7 @@ public final class Agent {
             while (true) {
                 var polled = consumer.poll(Duration.ofMillis(200));
                 for (ConsumerRecord<byte[], byte[]> r : polled) {
-                    java.time.Instant now = java.time.Instant.now();
-                    out.print("record " + (now.getEpochSecond() * 1_000_000_000L + now.getNano()) + " ");
+                    out.print("record " + nanos() + " ");
                     print(r.partition(), r.offset(), r.timestamp(), r.key(), r.value(), r.headers());
                 }
                 out.flush();
@@ -340,6 +342,11 @@ public final class Agent {
             consumer.close();
             out.println("closed");
         }
+    }
+
+    private static long nanos() {
+        java.time.Instant now = java.time.Instant.now();
+        return now.getEpochSecond() * 1_000_000_000L + now.getNano();
     }
 
     private static void change(String what, Collection<TopicPartition> of) {
@@ -362,6 +369,7 @@ public final class Agent {
     private static Properties producing(String bootstrap) {
         Properties p = common(bootstrap);
         p.remove("default.api.timeout.ms");
+        p.put("request.timeout.ms", String.valueOf(REQUEST_MS)); // a busy machine is no reason to send again
         p.put("key.serializer", ByteArraySerializer.class);
         p.put("value.serializer", ByteArraySerializer.class);
         p.put("enable.idempotence", "true");

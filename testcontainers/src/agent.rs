@@ -22,7 +22,11 @@ pub struct Agent {
 impl Agent {
     /// Starts it; `log` takes what it complains about.
     pub fn start(jars: &Jars, bootstrap: &str, log: &Path) -> Result<Self, String> {
-        let stderr = File::create(log).map_err(|e| format!("{}: {e}", log.display()))?;
+        let stderr = File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .map_err(|e| format!("{}: {e}", log.display()))?;
         let mut command = jars.java("256m", &["-XX:TieredStopAtLevel=1"], "Agent")?;
         command
             .args(["serve", bootstrap])

@@ -152,15 +152,19 @@ impl Kafka {
             command = format!("{command} {property}");
         }
         self.ask(&command)?;
-        // Created means known to the controller; a producer sent too early would see no leader.
+        // Created means known to the controller. A producer that is told "not the leader" for its
+        // first batches may try the later ones for ever (out of order sequence number; seen with
+        // 4.3.1), so each leader must have answered for its partition first.
         let end = Instant::now() + READY_LIMIT;
         loop {
-            let leaders = self.ask(&format!("leaders {name}")).unwrap_or_default();
-            if leaders.len() == partitions as usize && leaders.iter().all(|l| !l.ends_with(" -1")) {
+            let ends = self.ends(&name);
+            if matches!(&ends, Ok(ends) if ends.len() == partitions as usize) {
                 return Ok(name);
             }
             if Instant::now() >= end {
-                return Err(format!("topic {name} has no leaders after {READY_LIMIT:?}"));
+                return Err(format!(
+                    "topic {name} has no leaders after {READY_LIMIT:?}: {ends:?}"
+                ));
             }
             thread::sleep(POLL);
         }
@@ -183,6 +187,16 @@ impl Kafka {
         }
         all.sort_unstable();
         Ok(all)
+    }
+
+    /// The sum of a group's committed offsets in a topic: how many records lie below them.
+    pub fn committed_records(&self, group: &str, topic: &str) -> Result<usize, String> {
+        let sum: i64 = self
+            .committed(group, topic)?
+            .iter()
+            .map(|&(_, offset)| offset)
+            .sum();
+        usize::try_from(sum).map_err(|_| format!("{sum} records committed"))
     }
 
     /// The ends of a topic's partitions: (partition, first offset, offset after the last).

@@ -2,8 +2,8 @@
 //!
 //! What it is: a launcher of Apache Kafka from its jars ([`Kafka`]), Kafka's own clients as a
 //! second opinion (`java/Agent.java`, reached through [`Kafka::ask`]), members of other makes for
-//! mixed groups ([`member`]), the log that a member of ours leaves behind and its judge
-//! ([`handlings`]), and a runner that can say "ignored" at run time ([`runner`]), which libtest
+//! mixed groups ([`member`]), the log that a member of ours leaves behind ([`handlings`])
+//! and its [`judge`], and a runner that can say "ignored" at run time ([`runner`]), which libtest
 //! cannot.
 //!
 //! What it is not: Docker, or a place for scenarios that need no real broker; those are in
@@ -27,6 +27,7 @@
 pub mod agent;
 pub mod handlings;
 pub mod jars;
+pub mod judge;
 pub mod kafka;
 pub mod member;
 mod node;

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Kafka;
-use crate::handlings::{Handling, Life, Numbered};
+use crate::handlings::{Grant, Handling, Life, Numbered};
 use crate::kafka::unique;
 use crate::process::{self, Process};
 use crate::runner::Missing;
@@ -17,7 +17,8 @@ use crate::runner::Missing;
 /// A member process and the lines that it has printed.
 ///
 /// librdkafka's prints `record PARTITION OFFSET KEY VALUE` for what it was given; Java's puts the
-/// machine's nanoseconds before the partition. Java's and ours print `assigned`, `revoked` and
+/// machine's nanoseconds before the partition, and says `granted NANOS PARTITION OFFSET` for where
+/// it starts. Java's and ours print `assigned`, `revoked` and
 /// `lost` with partitions too, and `closed` when they have left in order. What ours handled stands
 /// in its log.
 #[derive(Debug)]
@@ -172,14 +173,17 @@ impl Member {
         who: &str,
         record: impl Fn(&String) -> Option<Handling>,
     ) -> Result<Life, String> {
-        let lines = self.lines();
-        let records = lines.iter().filter(|line| line.starts_with("record "));
-        let handlings: Result<_, _> = records
-            .map(|line| record(line).ok_or_else(|| format!("{who} says {line:?}")))
-            .collect();
-        Ok(Life {
-            handlings: handlings?,
-        })
+        let mut life = Life::default();
+        for line in self.lines() {
+            if line.starts_with("record ") {
+                life.handlings
+                    .push(record(&line).ok_or_else(|| format!("{who} says {line:?}"))?);
+            } else if line.starts_with("granted ") {
+                life.grants
+                    .push(granted(&line).ok_or_else(|| format!("{who} says {line:?}"))?);
+            }
+        }
+        Ok(life)
     }
 
     /// Leaves the group in order; returns all of its lines.
@@ -243,6 +247,18 @@ pub fn kcat_is_there() -> Result<(), Missing> {
             "not on the PATH (Debian package kcat)".to_owned(),
         )),
     }
+}
+
+/// Java's `granted NANOS PARTITION OFFSET`.
+fn granted(line: &str) -> Option<Grant> {
+    let mut fields = line.split(' ').skip(1);
+    let time = fields.next()?.parse().ok()?;
+    let partition = fields.next()?.parse().ok()?;
+    Some(Grant {
+        partition,
+        offset: fields.next()?.parse().ok()?,
+        time,
+    })
 }
 
 /// The agent's bytes: `x` and hex digits.

@@ -3,6 +3,10 @@
 //! Each file is one subject; the tests of all stand in one list here, since they run one after
 //! another under a runner of our own.
 
+mod bytes;
+mod group;
+mod kill;
+mod lanes;
 mod launcher;
 
 use std::process::ExitCode;
@@ -12,7 +16,13 @@ use laneway_testcontainers::{kafka, member, runner};
 use runner::Test;
 
 fn main() -> ExitCode {
-    runner::main(&launcher::tests())
+    let mut tests = Vec::new();
+    tests.extend(launcher::tests());
+    tests.extend(bytes::tests());
+    tests.extend(lanes::tests());
+    tests.extend(group::tests());
+    tests.extend(kill::tests());
+    runner::main(&tests)
 }
 
 fn test(name: &'static str, run: fn()) -> Test {
