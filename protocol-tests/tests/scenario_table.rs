@@ -89,7 +89,8 @@ fn ids_in(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Finds the tests of one source file: a doc comment, attributes of which one names a test, `fn`.
+/// Finds the tests of one source file: a doc comment, attributes of which one names a test, `fn`. The tests on a
+/// real Kafka have a runner of their own and no attribute: there a doc comment with an id makes a test.
 fn tests_in(path: &str, source: &str, tests: &mut Tests) {
     let (mut doc, mut is_test) = (String::new(), false);
     for line in source.lines().map(str::trim) {
@@ -103,6 +104,7 @@ fn tests_in(path: &str, source: &str, tests: &mut Tests) {
                 .trim_start_matches("async ")
                 .strip_prefix("fn ")
                 .and_then(|rest| rest.split(['(', '<']).next());
+            is_test |= path.starts_with("testcontainers/tests/real/") && !ids_in(&doc).is_empty();
             if let (true, Some(name)) = (is_test, name) {
                 tests.insert(format!("{path}::{name}"), ids_in(&doc));
             }

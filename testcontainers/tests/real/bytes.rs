@@ -16,37 +16,28 @@ use crate::test;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        test(
-            "every_codec_header_null_and_time_arrives_as_java_sent_it",
-            every_codec,
-        ),
-        test(
-            "a_topic_that_the_broker_compresses_again_arrives_whole",
-            compressed_by_the_broker,
-        ),
-        test("times_of_the_log_are_the_brokers", log_append_time),
-        test(
-            "aborted_records_are_left_out_under_read_committed",
-            aborted_records,
-        ),
-        test("a_compacted_topics_gaps_hold_nothing_up", compacted),
-        test("partitions_by_hand_read_the_same", by_hand),
+        test!(every_codec_header_null_and_time_arrives_as_java_sent_it),
+        test!(a_topic_that_the_broker_compresses_again_arrives_whole),
+        test!(times_of_the_log_are_the_brokers),
+        test!(aborted_records_are_left_out_under_read_committed),
+        test!(a_compacted_topics_gaps_hold_nothing_up),
+        test!(partitions_by_hand_read_the_same),
     ]
 }
 
 /// D17: nulls stay nulls and empty stays empty, in keys, values and headers, under every codec.
-fn every_codec() {
+fn every_codec_header_null_and_time_arrives_as_java_sent_it() {
     three_ways(&[]);
 }
 
 /// One codec in, another stored: these batches were made by the broker.
-fn compressed_by_the_broker() {
+fn a_topic_that_the_broker_compresses_again_arrives_whole() {
     for codec in ["gzip", "snappy", "lz4", "zstd"] {
         three_ways(&[&format!("compression.type={codec}")]);
     }
 }
 
-fn log_append_time() {
+fn times_of_the_log_are_the_brokers() {
     three_ways(&["message.timestamp.type=LogAppendTime"]);
 }
 
@@ -75,7 +66,7 @@ fn three_ways(properties: &[&str]) {
 
 /// D26, D32: neither markers nor aborted records, compressed ones here, reach the handler; the
 /// commit passes them.
-fn aborted_records() {
+fn aborted_records_are_left_out_under_read_committed() {
     let kafka = Kafka::shared();
     let topic = kafka.topic("aborted", 2).unwrap();
     let committed = sorted(
@@ -114,8 +105,8 @@ fn aborted_records() {
     same(&all, &ours, "our handler of all");
 }
 
-/// D: offsets that compaction took away are settled by definition.
-fn compacted() {
+/// D04, D05: offsets that compaction took away are settled by definition.
+fn a_compacted_topics_gaps_hold_nothing_up() {
     let kafka = Kafka::shared();
     let properties = [
         "cleanup.policy=compact",
@@ -154,7 +145,7 @@ fn compacted() {
     assert_all_committed(kafka, &group, &topic);
 }
 
-fn by_hand() {
+fn partitions_by_hand_read_the_same() {
     let kafka = Kafka::shared();
     let topic = kafka.topic("by-hand", 3).unwrap();
     let sent = kafka.ask(&format!("every-codec {topic} 30 3")).unwrap();

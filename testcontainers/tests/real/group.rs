@@ -16,40 +16,17 @@ use crate::{WAIT, test, with_kcat};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        test("one_member_then_two_then_one_again", one_two_one),
-        test(
-            "one_member_then_two_then_one_again_cooperatively",
-            one_two_one_cooperatively,
-        ),
-        test("a_java_member_joins_and_leaves_ours", || {
-            joined_by(Make::Java, "range")
-        }),
-        test("a_java_member_joins_and_leaves_ours_cooperatively", || {
-            joined_by(Make::Java, "cooperative-sticky")
-        }),
-        test("we_join_and_leave_a_java_member", || {
-            joining(Make::Java, "roundrobin")
-        }),
-        test("we_join_and_leave_a_java_member_cooperatively", || {
-            joining(Make::Java, "cooperative-sticky")
-        }),
-        with_kcat("a_librdkafka_member_joins_and_leaves_ours", || {
-            joined_by(Make::Librdkafka, "range")
-        }),
-        with_kcat("we_join_and_leave_a_librdkafka_member", || {
-            joining(Make::Librdkafka, "roundrobin")
-        }),
-        with_kcat(
-            "we_join_and_leave_a_librdkafka_member_cooperatively",
-            || {
-                joining(Make::Librdkafka, "cooperative-sticky");
-            },
-        ),
-        test(
-            "a_broker_dies_and_comes_back_under_a_running_member",
-            broker_dies,
-        ),
-        test("a_group_rolls_from_eager_to_cooperative", rolling),
+        test!(one_member_then_two_then_one_again),
+        test!(one_member_then_two_then_one_again_cooperatively),
+        test!(a_java_member_joins_and_leaves_ours),
+        test!(a_java_member_joins_and_leaves_ours_cooperatively),
+        test!(we_join_and_leave_a_java_member),
+        test!(we_join_and_leave_a_java_member_cooperatively),
+        with_kcat(test!(a_librdkafka_member_joins_and_leaves_ours)),
+        with_kcat(test!(we_join_and_leave_a_librdkafka_member)),
+        with_kcat(test!(we_join_and_leave_a_librdkafka_member_cooperatively)),
+        test!(a_group_rolls_from_eager_to_cooperative),
+        test!(a_broker_dies_and_comes_back_under_a_running_member),
     ]
 }
 
@@ -138,11 +115,11 @@ impl<'a> Job<'a> {
     }
 }
 
-fn one_two_one() {
+fn one_member_then_two_then_one_again() {
     one_then_two_then_one("range,cooperative-sticky");
 }
 
-fn one_two_one_cooperatively() {
+fn one_member_then_two_then_one_again_cooperatively() {
     one_then_two_then_one("cooperative-sticky");
 }
 
@@ -180,7 +157,7 @@ fn one_then_two_then_one(assignors: &str) {
 
 /// G12: every member is restarted with both assignors, then every one with the cooperative alone; no
 /// record is lost and no key runs in two places on the way.
-fn rolling() {
+fn a_group_rolls_from_eager_to_cooperative() {
     let job = Job::new(Kafka::shared(), "rolling", 6, 30_000);
     let mut running: Vec<(Member, PathBuf)> = Vec::new();
     let mut logs = Vec::new();
@@ -255,6 +232,34 @@ impl Make {
     }
 }
 
+fn a_java_member_joins_and_leaves_ours() {
+    joined_by(Make::Java, "range");
+}
+
+fn a_java_member_joins_and_leaves_ours_cooperatively() {
+    joined_by(Make::Java, "cooperative-sticky");
+}
+
+fn we_join_and_leave_a_java_member() {
+    joining(Make::Java, "roundrobin");
+}
+
+fn we_join_and_leave_a_java_member_cooperatively() {
+    joining(Make::Java, "cooperative-sticky");
+}
+
+fn a_librdkafka_member_joins_and_leaves_ours() {
+    joined_by(Make::Librdkafka, "range");
+}
+
+fn we_join_and_leave_a_librdkafka_member() {
+    joining(Make::Librdkafka, "roundrobin");
+}
+
+fn we_join_and_leave_a_librdkafka_member_cooperatively() {
+    joining(Make::Librdkafka, "cooperative-sticky");
+}
+
 /// We lead the group. The other joins in the middle of our backlog, works, and leaves.
 fn joined_by(make: Make, assignor: &str) {
     let job = Job::new(Kafka::shared(), "joined", 6, 30_000);
@@ -293,7 +298,7 @@ fn joining(make: Make, assignor: &str) {
 
 /// F, G16: a node is killed in the middle of a run, maybe the coordinator, surely a leader; it comes
 /// back later. Nothing is lost, and no key's order breaks: our member lives on all the while.
-fn broker_dies() {
+fn a_broker_dies_and_comes_back_under_a_running_member() {
     let kafka = Kafka::start(3).unwrap();
     let mut job = Job::new(&kafka, "broker-dies", 6, 0);
     let (mut ours, log) = job.member("ours", &["lanes=8", "work-us=2000", "commit-ms=200"]);

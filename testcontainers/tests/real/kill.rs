@@ -16,17 +16,14 @@ use crate::test;
 pub(crate) fn tests() -> Vec<Test> {
     vec![Test {
         limit: LIMIT,
-        ..test(
-            "a_member_killed_at_20_random_moments_of_100000_records_loses_nothing",
-            killed_twenty_times,
-        )
+        ..test!(a_member_killed_at_20_random_moments_of_100000_records_loses_nothing)
     }]
 }
 
 /// E36: every record is handled at least once, in order within each life; what runs again lies at
 /// or above the last commit that Kafka acknowledged, and that lags what had settled by no more than
 /// a commit's interval and its way.
-fn killed_twenty_times() {
+fn a_member_killed_at_20_random_moments_of_100000_records_loses_nothing() {
     let mut random = Random::new();
     let job = Job::new(Kafka::shared(), "killed", 8, 100_000);
     // The dead member holds its partitions until its session is over.

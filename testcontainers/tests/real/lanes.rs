@@ -14,29 +14,17 @@ use crate::{WAIT, test};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        test(
-            "ten_thousand_records_flow_past_a_slow_lane_and_the_commit_waits_for_it",
-            slow_lane,
-        ),
-        test(
-            "handlers_that_block_every_worker_delay_no_heartbeat",
-            blocked_workers,
-        ),
-        test(
-            "draining_handles_what_was_dealt_once_and_leaves_the_group",
-            drained,
-        ),
-        test(
-            "closing_commits_what_had_settled_and_leaves_the_group",
-            closed,
-        ),
-        test("a_stuck_handler_does_not_hold_up_closing", stuck_handler),
+        test!(ten_thousand_records_flow_past_a_slow_lane_and_the_commit_waits_for_it),
+        test!(handlers_that_block_every_worker_delay_no_heartbeat),
+        test!(draining_handles_what_was_dealt_once_and_leaves_the_group),
+        test!(closing_commits_what_had_settled_and_leaves_the_group),
+        test!(a_stuck_handler_does_not_hold_up_closing),
     ]
 }
 
 /// C, E: one record takes 5 s. Its lane waits, all others flow past it; the commit waits at it and
 /// jumps to the end once it has settled.
-fn slow_lane() {
+fn ten_thousand_records_flow_past_a_slow_lane_and_the_commit_waits_for_it() {
     let kafka = Kafka::shared();
     let topic = kafka.topic("slow", 1).unwrap();
     // A 64th of them shares the slow record's lane; more than 10,000 do not.
@@ -102,7 +90,7 @@ fn slow_lane() {
 }
 
 /// G19: every worker of the runtime is blocked for longer than the session time-out.
-fn blocked_workers() {
+fn handlers_that_block_every_worker_delay_no_heartbeat() {
     let kafka = Kafka::shared();
     let topic = kafka.topic("blocked", 2).unwrap();
     kafka.ask(&format!("numbered {topic} 4 4 20 1")).unwrap();
@@ -150,7 +138,7 @@ fn blocked_workers() {
 
 /// C18, E21: draining stops intake, runs what was dealt, commits it and leaves the group; the next
 /// subscription goes on right behind, so each record is handled once.
-fn drained() {
+fn draining_handles_what_was_dealt_once_and_leaves_the_group() {
     let (kafka, topic, group) = backlog("drain");
     let seen = Arc::new(Mutex::new(Vec::new()));
     runtime().block_on(async {
@@ -177,7 +165,7 @@ fn drained() {
 
 /// C18: closing drops what has not started, lets what runs end, commits and leaves, within its
 /// deadline. What had settled above the commit runs again, and nothing is lost.
-fn closed() {
+fn closing_commits_what_had_settled_and_leaves_the_group() {
     let (kafka, topic, group) = backlog("close");
     let seen = Arc::new(Mutex::new(Vec::new()));
     runtime().block_on(async {
@@ -260,7 +248,7 @@ fn assert_no_members(kafka: &Kafka, group: &str) {
 
 /// E23: a handler that never returns does not keep the subscription open past the deadline, and the
 /// commit stays below its record.
-fn stuck_handler() {
+fn a_stuck_handler_does_not_hold_up_closing() {
     let kafka = Kafka::shared();
     let topic = kafka.topic("stuck", 1).unwrap();
     kafka.ask(&format!("numbered {topic} 300 20 30 1")).unwrap();

@@ -11,19 +11,13 @@ use crate::{WAIT, test, with_kcat};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        test("kafka_starts_and_its_tools_agree_with_the_agent", agreement),
-        test(
-            "a_killed_node_comes_back_with_its_data",
-            a_killed_node_comes_back,
-        ),
-        with_kcat(
-            "java_and_librdkafka_share_a_group",
-            foreign_members_share_a_group,
-        ),
+        test!(kafka_starts_and_its_tools_agree_with_the_agent),
+        test!(a_killed_node_comes_back_with_its_data),
+        with_kcat(test!(java_and_librdkafka_share_a_group)),
     ]
 }
 
-fn agreement() {
+fn kafka_starts_and_its_tools_agree_with_the_agent() {
     let kafka = Kafka::shared();
     let topic = kafka.topic("agree", 3).unwrap();
     let mut told = kafka.ask(&format!("every-codec {topic} 30 1")).unwrap();
@@ -47,7 +41,7 @@ fn agreement() {
     }
 }
 
-fn a_killed_node_comes_back() {
+fn a_killed_node_comes_back_with_its_data() {
     let kafka = Kafka::start(3).unwrap();
     let topic = kafka.topic("killed", 3).unwrap();
     kafka.ask(&format!("numbered {topic} 300 10 20 1")).unwrap();
@@ -66,7 +60,7 @@ fn a_killed_node_comes_back() {
     assert_eq!(records, 600);
 }
 
-fn foreign_members_share_a_group() {
+fn java_and_librdkafka_share_a_group() {
     let kafka = Kafka::shared();
     let topic = kafka.topic("foreign", 4).unwrap();
     let group = kafka::unique("foreign");

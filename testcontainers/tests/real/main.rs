@@ -12,7 +12,7 @@ mod launcher;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use laneway_testcontainers::{kafka, member, runner};
+use laneway_testcontainers::{member, runner};
 use runner::Test;
 
 fn main() -> ExitCode {
@@ -25,19 +25,23 @@ fn main() -> ExitCode {
     runner::main(&tests)
 }
 
-fn test(name: &'static str, run: fn()) -> Test {
-    Test {
-        name,
-        needs: kafka::any,
-        limit: TEST_LIMIT,
-        run,
-    }
+/// A test of the function's own name, which the table of scenarios finds.
+macro_rules! test {
+    ($run:ident) => {
+        laneway_testcontainers::runner::Test {
+            name: stringify!($run),
+            needs: laneway_testcontainers::kafka::any,
+            limit: crate::TEST_LIMIT,
+            run: $run,
+        }
+    };
 }
+use test;
 
-fn with_kcat(name: &'static str, run: fn()) -> Test {
+fn with_kcat(test: Test) -> Test {
     Test {
         needs: member::kcat_is_there,
-        ..test(name, run)
+        ..test
     }
 }
 
