@@ -120,6 +120,12 @@ pub(crate) fn worth_a_word(n: u32) -> bool {
     n > 0 && 10u32.pow(n.ilog10()) == n
 }
 
+/// As [`worth_a_word`] for what mostly is over in a moment: the 3rd, 30th, 300th and so on.
+#[must_use]
+pub(crate) fn worth_a_word_later(n: u32) -> bool {
+    n.is_multiple_of(3) && worth_a_word(n / 3)
+}
+
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -180,5 +186,7 @@ mod tests {
     fn powers_of_ten_are_worth_a_word() {
         let said: Vec<u32> = (0..2000).filter(|n| worth_a_word(*n)).collect();
         assert_eq!(said, [1, 10, 100, 1000]);
+        let later: Vec<u32> = (0..2000).filter(|n| worth_a_word_later(*n)).collect();
+        assert_eq!(later, [3, 30, 300]);
     }
 }

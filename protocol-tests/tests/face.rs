@@ -229,6 +229,11 @@ async fn misuse_is_refused_before_any_io() {
         zero.run(|_r| async {}).await.unwrap_err().kind(),
         ErrorKind::Misuse
     );
+    let unused = kafka()
+        .subscribe(Topics::named(["t"]).group("g"))
+        .lane_key(LaneKey::RecordKey);
+    let error = unused.run(|_r| async {}).await.unwrap_err();
+    assert!(error.to_string().contains("workers_by_key"), "{error}");
     let both = kafka()
         .subscribe(Topics::named(["t"]).group("g"))
         .workers(2)

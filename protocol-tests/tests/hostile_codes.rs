@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use laneway::broker::{Cluster, ClusterConfig, Fault, Rule};
 use laneway::engine::{Command, Config, Event, LaneKey, Source};
+use laneway::ids::TopicPartition;
 use laneway::lane::Mode;
 use laneway::{ErrorKind, Outcome};
 use laneway_protocol_tests::{Plan, Script, World};
@@ -260,9 +261,36 @@ fn an_unknown_topic_is_said() {
         .add(Rule::new(Fault::Error(3)).api(3));
     world.join(config, acks());
     world.run_for(Duration::from_secs(10));
-    let said = world.events(0).iter().any(|e| match e {
-        Event::Warning { error } => error.to_string().contains("`tpyo` does not exist"),
+    assert_eq!(warned(&world, "`tpyo` does not exist"), 1);
+    world.run_for(MINUTE);
+    // Again at ten times as many answers, not at each.
+    assert_eq!(warned(&world, "`tpyo` does not exist"), 2);
+}
+
+fn warned(world: &World, words: &str) -> usize {
+    let events = world.events(0).iter();
+    let warned = events.filter(|e| match e {
+        Event::Warning { error } => error.to_string().contains(words),
         _ => false,
     });
-    assert!(said, "{}", world.story());
+    warned.count()
+}
+
+/// A partition chosen by hand that does not exist is said; the others run.
+#[test]
+fn an_unknown_partition_is_said() {
+    let mut world = world(1, 11);
+    let mut config = config(&world);
+    config.source = Source::Partitions {
+        partitions: vec![TopicPartition::new("t", 0), TopicPartition::new("t", 7)],
+        group: None,
+    };
+    world.join(config, acks());
+    world.run_for(Duration::from_secs(20));
+    assert_eq!(world.ended(), 60);
+    assert!(
+        (1..=4).contains(&warned(&world, "t-7")),
+        "{}",
+        world.story()
+    );
 }

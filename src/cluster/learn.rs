@@ -9,7 +9,7 @@ use super::peers::Peer;
 use super::view::Merged;
 use super::{Cluster, ClusterAction};
 use crate::error::{Error, ErrorKind};
-use crate::pace::worth_a_word;
+use crate::pace::{worth_a_word, worth_a_word_later};
 use crate::time::Now;
 use crate::wire::Response;
 use crate::wire::message::{Code, FindCoordinatorResponse, MetadataResponse, TopicMetadata};
@@ -191,7 +191,7 @@ impl Cluster {
         }
         let answers = self.view.unknown_answers(name);
         // Auto-creation takes an answer or two.
-        if answers > 2 && worth_a_word(answers / 3) {
+        if worth_a_word_later(answers) {
             let topic = name.clone();
             self.notice(ClusterNotice::TopicUnknown { topic, answers });
         }
@@ -279,7 +279,7 @@ impl Cluster {
         }
         let attempts = c.again(now, &mut self.rng);
         // A new cluster makes its internal topic first; that is no news.
-        if attempts > 2 && worth_a_word(attempts / 3) {
+        if worth_a_word_later(attempts) {
             self.notice(ClusterNotice::NoCoordinator { attempts, code });
         }
     }

@@ -66,8 +66,9 @@ impl fmt::Display for ClusterNotice {
             ),
             ClusterNotice::PartitionMissing { partition, lasted } => write!(
                 f,
-                "partition {partition} is assigned to us but missing from the metadata for \
-                 {lasted:?}; waiting for it"
+                "partition {partition} is not in the cluster's metadata, for {} s now: does it exist? \
+                 Waiting for it",
+                lasted.as_secs()
             ),
             ClusterNotice::Unreachable { rounds, error } => {
                 let (times, why) = (rounds + 1, error.message());

@@ -7,7 +7,7 @@ use super::answer::{Key, omitted};
 use super::{Commit, CommitAction, CommitNotice, Committed, PARTITIONS_MAX};
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LeaseId, TopicId};
-use crate::pace::worth_a_word;
+use crate::pace::{worth_a_word, worth_a_word_later};
 use crate::time::Now;
 use crate::wire::message::{OffsetFetchPartition, OffsetFetchRequest, OffsetFetchResponse};
 use crate::wire::{Code, Request, Response};
@@ -199,7 +199,7 @@ impl Commit {
         entry.not_before = now + entry.backoff.next(&mut self.rng);
         let attempts = entry.backoff.attempts();
         // An open transaction or a coordinator that loads is over in a moment, mostly.
-        if attempts > 2 && worth_a_word(attempts / 3) {
+        if worth_a_word_later(attempts) {
             let partition = entry.partition.clone();
             let notice = CommitNotice::LoadRetrying {
                 partition,

@@ -271,6 +271,8 @@ impl Engine {
                     self.cluster.want_coordinator(now, &group);
                 }
                 self.grant(now, partitions);
+                // A partition that is not there is said, as one that a group assigns.
+                self.expect_held(now);
             }
         }
     }

@@ -107,7 +107,12 @@ impl Engine {
                     self.failed((lease, ordinal, lane), attempts, reason.clone(), panicked);
                 }
                 let reason = words(reason);
-                let says = format!("a record failed {attempts} times, which is the cap: {reason}");
+                let so = match then {
+                    Exhausted::Drop => "it is dropped",
+                    Exhausted::Stop => "the subscription ends",
+                };
+                let says =
+                    format!("a record failed {attempts} times, which is the cap; {so}: {reason}");
                 let mut error = Error::new(ErrorKind::Handler, says);
                 if let Some((partition, offset)) = self.address(lease, ordinal) {
                     error = error

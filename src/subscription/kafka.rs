@@ -21,7 +21,8 @@ pub struct Kafka {
 
 impl Kafka {
     /// Names the brokers to ask first, as `host:port`; one that answers is enough, several are
-    /// safer. An IPv6 address stands in brackets: `[::1]:9092`.
+    /// safer. An IPv6 address stands in brackets: `[::1]:9092`. A string may hold several, with
+    /// commas between them, as Kafka's `bootstrap.servers` does.
     pub fn new<I>(bootstrap: I) -> Self
     where
         I: IntoIterator,
@@ -54,7 +55,8 @@ impl Kafka {
         }
         self.bootstrap
             .iter()
-            .map(|address| parse_address(address))
+            .flat_map(|addresses| addresses.split(','))
+            .map(|address| parse_address(address.trim()))
             .collect()
     }
 
@@ -70,7 +72,7 @@ impl Kafka {
 fn parse_address(address: &str) -> Result<(Arc<str>, u16), Error> {
     let wrong = || {
         Error::misuse(format!(
-            "{address:?} is not a broker's address: write it as \"host:port\", an IPv6 address as \"[::1]:9092\""
+            "{address:?} is not a broker's address: write it as \"host:port\", an IPv6 address as \"[::1]:9092\", without a scheme"
         ))
     };
     let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
@@ -106,6 +108,9 @@ mod tests {
             let read = parse_address(written).unwrap();
             assert_eq!((&*read.0, read.1), (host, port), "{written}");
         }
+        let kafka = super::Kafka::new(["a:1, b:2", "c:3"]);
+        let listed: Vec<u16> = kafka.addresses().unwrap().iter().map(|a| a.1).collect();
+        assert_eq!(listed, [1, 2, 3]);
         for wrong in [
             "",
             "host",

@@ -350,6 +350,14 @@ impl Subscription {
     /// Runs `f` on every record until the subscription ends: by an error, or because the returned
     /// future is dropped, which closes it. Call it inside a tokio runtime; `f` runs there.
     ///
+    /// What may pass is no end: where no broker answers, or a topic does not exist, this waits and
+    /// tries again for ever. Each such trouble is a [`tracing`] warning and an [`Event::Warning`]
+    /// for [`Subscription::on_event`]; without either nothing is heard of it.
+    ///
+    /// Dropping the future, as `select!` does, waits for nothing, so a program that ends right
+    /// after it may end before the last commit; [`Subscription::start`] and [`Running::close`]
+    /// wait for that.
+    ///
     /// # Errors
     /// [`ErrorKind::Misuse`] before any I/O where the settings cannot be; later, what ended the
     /// subscription.
@@ -503,6 +511,11 @@ impl Subscription {
         {
             return Err(Error::misuse(
                 "workers(n) runs records in any order, so a lane key means nothing; use workers_by_key(n) to keep order",
+            ));
+        }
+        if self.lanes.is_empty() && !matches!(self.config.lane_key, LaneKey::Partition) {
+            return Err(Error::misuse(
+                "lane_key without lanes means nothing: one record runs at a time; add workers_by_key(n)",
             ));
         }
         if let Some((n, None)) = self.config.retry.cap() {
