@@ -152,6 +152,29 @@ fn closing_is_over_at_its_deadline_whoever_is_mute() {
     }
 }
 
+/// Where no broker was ever reached there is nobody to part from: closing takes no time.
+#[test]
+fn closing_without_a_broker_takes_no_time() {
+    for api in [18, 3, 10] {
+        let mut world = world(2, 5);
+        let config = config(&world);
+        world
+            .cluster
+            .script()
+            .add(Rule::new(Fault::Swallow).api(api));
+        world.join(config, acks());
+        world.run_for(Duration::from_secs(40));
+        let deadline = world.now() + MINUTE;
+        world.command(0, 1, Command::Close { deadline });
+        world.run_for(Duration::from_millis(1));
+        assert!(
+            matches!(world.finished(0), Some(Ok(()))),
+            "api {api}: {}",
+            world.story()
+        );
+    }
+}
+
 /// A close that comes while the group takes partitions away does not wait for that drain.
 #[test]
 fn a_close_during_a_revocation_is_over_at_its_deadline() {

@@ -142,9 +142,14 @@ async fn a_claimed_length_reserves_nothing() {
     tokio::time::sleep(Duration::from_millis(800)).await;
     let grown = resident().saturating_sub(before);
     // 20 times 100 MB were claimed. Other tests of this process run beside this one.
-    assert!(grown < 500 << 20, "{} MB more", grown >> 20);
-    for (running, seen) in all {
-        assert_closes(running, &seen).await;
+    assert!(grown < 400 << 20, "{} MB more", grown >> 20);
+    let close = |(running, seen): (_, Arc<_>)| async move { assert_closes(running, &seen).await };
+    let closing: Vec<_> = all
+        .into_iter()
+        .map(|one| tokio::spawn(close(one)))
+        .collect();
+    for one in closing {
+        one.await.unwrap();
     }
 }
 
@@ -363,7 +368,7 @@ async fn partitions_of_leaders_that_are_not_there_do_not_stop_the_others() {
             let Some(topic) = body.topics.first_mut().filter(|t| !t.partitions.is_empty()) else {
                 return;
             };
-            for n in 3..20_000 {
+            for n in 3..100_000 {
                 let mut partition = topic.partitions[0].clone();
                 partition.partition_index = n;
                 partition.leader_id = BrokerId(n);
@@ -464,7 +469,7 @@ async fn compression_bombs_stop_their_partition_alone() {
         assert_closes(running, &seen).await;
     }
     let grown = resident().saturating_sub(before);
-    assert!(grown < 700 << 20, "{} MB more", grown >> 20);
+    assert!(grown < 400 << 20, "{} MB more", grown >> 20);
 }
 
 /// D12, I4: a fetch answered from offset 0 again and again: nothing is delivered twice, the

@@ -191,11 +191,12 @@ pub enum Event {
         /// The panic's message.
         message: String,
     },
-    /// Handlers were still running when their lease was over; their results count for nothing.
+    /// Records were still with handlers when their lease was over; what comes of them counts for
+    /// nothing here, and they run again under the next lease.
     Abandoned {
         /// Which partition.
         partition: TopicPartition,
-        /// How many records.
+        /// How many records: running, or waiting behind a handler that blocks its thread.
         records: u64,
     },
     /// Something that heals by itself: a lost connection, a moved coordinator.

@@ -350,7 +350,12 @@ impl Engine {
         };
         self.phase = Phase::Leaving(result);
         match &mut self.group {
-            Some(group) => group.leave(now),
+            Some(group) => {
+                group.leave(now);
+                // A first join that was never sent makes nobody a member: there is nothing to wait
+                // for where no coordinator was found.
+                self.expire_unsent_joins(now);
+            }
             None => self.left(),
         }
     }

@@ -356,6 +356,15 @@ impl Engine {
         }
     }
 
+    /// Joins that wait for a coordinator wait no more.
+    pub(super) fn expire_unsent_joins(&mut self, now: Now) {
+        while let Some(at) = self.waiting.iter().position(|w| w.purpose == Purpose::Join) {
+            if let Some(w) = self.waiting.remove(at) {
+                self.answer_unsent(now, w.owner, w.token);
+            }
+        }
+    }
+
     fn answer_unsent(&mut self, now: Now, owner: Owner, token: Token) {
         let error = Error::new(
             ErrorKind::Transport,
@@ -501,7 +510,7 @@ impl Engine {
             partition: partition.clone(),
             from,
             to,
-            why: format!("{why:?}"),
+            why: why.to_string(),
         });
         self.end_lease(now, lease);
         if !draining && matches!(self.phase, Phase::Running) {

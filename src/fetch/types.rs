@@ -1,5 +1,6 @@
 //! What goes into the fetch machine and what comes out of it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -263,6 +264,28 @@ pub enum Loss {
         /// What it is.
         new: TopicId,
     },
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Loss::BelowStart { log_start, lost } => write!(
+                f,
+                "the log begins at {log_start} now (retention or deletion): {lost} offsets were \
+                 not read"
+            ),
+            Loss::AboveEnd { log_end } => write!(
+                f,
+                "the log ends at {log_end}, below what was read: what came after is gone"
+            ),
+            Loss::Truncated { epoch, end_offset } => write!(
+                f,
+                "the log was cut at {end_offset} and written anew (epoch {epoch} is the last in \
+                 common)"
+            ),
+            Loss::Recreated { .. } => f.write_str("the topic was deleted and made anew"),
+        }
+    }
 }
 
 impl Loss {

@@ -342,7 +342,7 @@ fn log(event: &Event) {
             partition: p,
             records,
         } => tracing::warn!(
-            topic = %p.topic, partition = p.partition, records, "handlers outlived their lease"
+            topic = %p.topic, partition = p.partition, records, "records were still with handlers when their lease ended; they will run again"
         ),
         Event::Warning { error: e } => tracing::warn!(
             broker = e.broker(),
