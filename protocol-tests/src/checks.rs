@@ -41,6 +41,8 @@ pub(crate) struct Book {
     last: BTreeMap<(usize, Lane, TopicPartition), Last>,
     grants: BTreeMap<(usize, TopicPartition), u64>,
     violations: Vec<String>,
+    /// Runs that settled their record, the same record's again too.
+    settlings: usize,
     /// Members that may be out of touch: for them an overlap with others is no error.
     pub adrift: BTreeSet<usize>,
     /// Whether every hand-over is drained, so that runs of a lane never overlap anywhere.
@@ -108,6 +110,7 @@ impl Book {
             let is_same = *member == run.member;
             let counts = is_same
                 || self.strict
+                    && self.runs[*index].handled.partition == run.partition
                     && !self.adrift.contains(member)
                     && !self.adrift.contains(&run.member);
             if other == lane && counts {
@@ -156,6 +159,7 @@ impl Book {
         run.handled.ended = Some(now);
         let (tp, offset) = (run.handled.partition.clone(), run.handled.offset);
         if settles {
+            self.settlings += 1;
             if let Some(lane) = &run.lane {
                 let key = (run.handled.member, lane.clone(), tp.clone());
                 if let Some(last) = self.last.get_mut(&key)
@@ -180,6 +184,10 @@ impl Book {
                 self.running.remove(&key);
             }
         }
+    }
+
+    pub(crate) fn settlings(&self) -> usize {
+        self.settlings
     }
 
     pub(crate) fn violation(&mut self, words: String) {

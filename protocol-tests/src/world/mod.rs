@@ -254,6 +254,12 @@ impl World {
         self.book().strict = true;
     }
 
+    /// Runs that settled their record. More than there are records: some settled twice.
+    #[must_use]
+    pub fn settlings(&self) -> usize {
+        self.book().settlings()
+    }
+
     /// Records written, and finished by nobody.
     #[must_use]
     pub fn open(&self) -> Vec<(TopicPartition, i64)> {
