@@ -2,8 +2,9 @@
 //! transactions, slow brokers.
 
 use laneway::broker::{Fault, Rule};
-use laneway::engine::{Event, LaneKey};
+use laneway::engine::{Command, Event, LaneKey, Source};
 use laneway::fetch::{LossPolicy, StartOffset};
+use laneway::ids::TopicPartition;
 use laneway::lane::Mode;
 use laneway::records::{BatchBuilder, ControlKind, Encoder, control_batch};
 use laneway::wire::message::Isolation;
@@ -167,7 +168,7 @@ fn deleted_records_stop_their_partition_by_default() {
     world.join(config.clone(), at_once());
     world.run_until(MINUTE, |w| w.all_committed(2));
     let deadline = world.now() + secs(5);
-    world.command(0, 1, laneway::engine::Command::Close { deadline });
+    world.command(0, 1, Command::Close { deadline });
     world.run_until(MINUTE, |w| w.finished(0).is_some());
     world.fill(2, 160, 2);
     world.delete_records("t", 0, 50);
@@ -492,4 +493,87 @@ fn a_stuck_record_holds_its_partition_at_ahead_max_alone() {
     assert!((50..=150).contains(&ahead), "{ahead}");
     world.run_until(MINUTE, |w| w.all_committed(2));
     assert_eq!(world.ended(), 2000);
+}
+
+/// C07, D04, D05: offsets that compaction took away are nobody's to settle: the commit passes them,
+/// also where they lie below the first record, between two, and behind the last.
+#[test]
+fn compacted_offsets_hold_no_commit_back() {
+    let mut world = World::with_topic(1, 1, 45);
+    let now = world.now();
+    for b in [
+        batch(10, 1),
+        batch(20, 3).covering(59),
+        batch(60, 1).covering(99),
+    ] {
+        let bytes = b.build(&mut Encoder::new()).unwrap();
+        world.cluster.append(now, "t", 0, bytes).unwrap();
+    }
+    let config = world.config();
+    world.join(config, always(Plan::ack(millis(1))));
+    world.run_until(MINUTE, |w| w.committed(0) == 100);
+    let mut seen = offsets(&world, 0);
+    seen.sort_unstable();
+    assert_eq!(seen, [10, 20, 21, 22, 60]);
+    world.run_for(secs(3));
+    world.assert_idle(0);
+}
+
+/// C04, E07: `CommitNow` is answered when the broker has what had settled, and no more than that;
+/// its answer is an error where the broker does not take it.
+#[test]
+fn commit_now_is_answered_when_the_broker_has_it() {
+    let mut world = World::with_topic(1, 1, 46);
+    world.fill(1, 50, 10);
+    let mut config = world.config();
+    config.commit_interval = secs(3600);
+    config.request_timeout = secs(3);
+    world.join(
+        config,
+        Arc::new(|_, r| match r.offset() {
+            5 => Plan::ack(secs(20)),
+            _ => Plan::ack(Duration::ZERO),
+        }),
+    );
+    world.run_for(secs(2));
+    assert_eq!(world.committed(0), -1);
+    world.command(0, 1, Command::CommitNow);
+    world.run_until(secs(1), |w| w.replies(0).len() == 1);
+    assert!(world.replies(0)[0].1.is_ok());
+    assert_eq!(world.committed(0), 5);
+    world.run_until(secs(30), |w| w.ended() == 50);
+    world.cluster.script().add(Rule::new(Fault::Swallow).api(8));
+    world.command(0, 2, Command::CommitNow);
+    world.run_until(secs(10), |w| w.replies(0).len() == 2);
+    assert!(world.replies(0)[1].1.is_err());
+    assert_eq!(world.committed(0), 5);
+    world.cluster.script().clear();
+    world.run_until(MINUTE, |w| w.committed(0) == 50);
+}
+
+/// E36, C17: a reader of partitions by hand that is killed goes on from its commit, without a
+/// group; what had been committed is not handled again.
+#[test]
+fn a_manual_reader_goes_on_from_its_commit() {
+    let mut world = World::with_topic(2, 2, 47);
+    world.fill(2, 400, 2);
+    let mut config = world.config();
+    config.source = Source::Partitions {
+        partitions: vec![TopicPartition::new("t", 0), TopicPartition::new("t", 1)],
+        group: Some("g".into()),
+    };
+    world.join(config.clone(), always(Plan::ack(millis(5))));
+    world.run_until(MINUTE, |w| w.committed(0) > 50 && w.committed(1) > 50);
+    world.kill(0);
+    let from = [world.committed(0), world.committed(1)];
+    let before = world.handled().len();
+    world.join(config, always(Plan::ack(millis(5))));
+    world.run_until(MINUTE, |w| w.all_committed(2));
+    for run in &world.handled()[before..] {
+        assert!(
+            run.offset >= from[run.partition.partition as usize],
+            "{run:?}"
+        );
+    }
+    assert_eq!(world.open(), []);
 }
