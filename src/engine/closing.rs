@@ -19,7 +19,7 @@ const FLUSH_MIN: Duration = Duration::from_secs(5);
 /// short one a fifth.
 const PARTING_MAX: Duration = Duration::from_secs(2);
 
-/// Commands that may wait for an answer at once.
+/// Commands of one kind that may wait for an answer at once: commits, and ways out.
 const COMMANDS_MAX: usize = 64;
 
 impl Drain {
@@ -33,19 +33,25 @@ impl Drain {
 
 impl Engine {
     pub(super) fn obey(&mut self, now: Now, id: CommandId, command: Command) {
-        if self.closers.len() + self.commit_waiters.len() >= COMMANDS_MAX {
+        let waiting = match command {
+            Command::CommitNow => &self.commit_waiters,
+            Command::Drain | Command::Close { .. } => &self.closers,
+        };
+        let too_many = waiting.len() >= COMMANDS_MAX;
+        if too_many {
             let error =
                 Error::misuse("too many commands wait for an answer; wait for theirs first");
             self.actions.push_back(Action::Reply {
                 id,
                 result: Err(error),
             });
-            return;
         }
         match command {
+            Command::CommitNow if too_many => {}
             Command::CommitNow => self.commit_now(now, id),
+            // A way out is taken however many wait to hear of it: nobody may be left without one.
             Command::Drain => {
-                self.closers.push(id);
+                (!too_many).then(|| self.closers.push(id));
                 if matches!(self.phase, Phase::New | Phase::Running) {
                     self.phase = Phase::Draining;
                     for lease in self.leases.ids() {
@@ -54,7 +60,7 @@ impl Engine {
                 }
             }
             Command::Close { deadline } => {
-                self.closers.push(id);
+                (!too_many).then(|| self.closers.push(id));
                 let left = deadline.since(now);
                 if left.is_zero() {
                     self.close(now, now, Ok(()));
