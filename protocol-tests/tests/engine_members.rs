@@ -480,6 +480,33 @@ fn close_with_no_broker_ends_in_time() {
     assert_eq!(world.replies(0).len(), 1);
 }
 
+/// E23, E28: however many commands wait for an answer, a close is obeyed, and everyone is answered.
+#[test]
+fn a_close_is_obeyed_however_many_commands_wait() {
+    let mut world = World::with_topic(1, 1, 71);
+    world.fill(1, 20, 2);
+    let config = world.config();
+    world
+        .cluster
+        .script()
+        .add(Rule::new(Fault::Swallow).api(OFFSET_COMMIT));
+    world.join(config, at_once());
+    world.run_until(MINUTE, |w| w.ended() == 20);
+    for id in 0..100 {
+        world.command(0, id, Command::CommitNow);
+    }
+    let refused = world.replies(0).len();
+    assert!((30..=40).contains(&refused), "bounded: {refused}");
+    for id in 100..200 {
+        let deadline = world.now() + secs(3);
+        world.command(0, id, Command::Close { deadline });
+    }
+    world.run_until(secs(10), |w| w.finished(0).is_some());
+    let mut ids: Vec<_> = world.replies(0).iter().map(|(id, _)| id.0).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (0..200).collect::<Vec<_>>(), "each once");
+}
+
 /// L02: a peer that goes mute, without a word, is given up after the request's time-out; fetching
 /// goes on over a new connection and nothing is handled twice.
 #[test]
