@@ -348,11 +348,7 @@ fn close_ends_at_its_deadline_with_a_stuck_handler() {
     let deadline = world.now() + Duration::from_secs(2);
     world.command(0, 7, Command::Close { deadline });
     world.run_until(Duration::from_secs(20), |w| w.finished(0).is_some());
-    assert!(
-        world.now() <= deadline,
-        "{:?}",
-        world.now()
-    );
+    assert!(world.now() <= deadline, "{:?}", world.now());
     assert!(
         world
             .events(0)
