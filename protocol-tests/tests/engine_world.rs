@@ -3,6 +3,7 @@
 use laneway::broker::{Cluster, ClusterConfig};
 use laneway::engine::{Command, CommitMode, Config, Event, LaneKey, Source};
 use laneway::lane::Mode;
+use laneway::records::{BatchBuilder, Compression, Encoder};
 use laneway::{Outcome, Record};
 use laneway_protocol_tests::{Handled, Plan, Script, World};
 use std::collections::{BTreeMap, BTreeSet};
@@ -546,4 +547,38 @@ fn lane_functions_see_the_record() {
             assert!(pair[0].offset < pair[1].offset && pair[0].ended.unwrap() <= pair[1].began);
         }
     }
+}
+
+/// I6, promise 5: batches that grow a hundredfold when they are opened keep to the budget all the
+/// same, and every lane still gets its work.
+#[test]
+fn batches_that_grow_keep_to_the_budget() {
+    let mut world = world(1, 2, 31);
+    let value = vec![b'x'; 500];
+    let mut encoder = Encoder::new();
+    for n in 0..200 {
+        let mut batch = BatchBuilder::new(0).compression(Compression::Zstd);
+        for i in 0..100 {
+            let key = format!("k{}", (n * 7 + i) % 40);
+            batch
+                .push(1000, Some(key.as_bytes()), Some(&value), &[])
+                .unwrap();
+        }
+        let now = world.now();
+        let batch = batch.build(&mut encoder).unwrap();
+        world.cluster.append(now, "t", n % 2, batch).unwrap();
+    }
+    let mut settings = config(&world);
+    settings.budget_bytes = 1 << 20;
+    settings.executors = 2;
+    world.join(settings, always(Plan::ack(Duration::from_micros(200))));
+    let mut most = 0;
+    world.run_until(MINUTE * 2, |w| {
+        most = most.max(w.engine(0).snapshot(w.now()).budget_used);
+        all_committed(w, 2)
+    });
+    assert_eq!(distinct(&world), 20_000);
+    // One batch is 57 KB with its index.
+    assert!(most <= (1 << 20) + (64 << 10), "{most} bytes of 1 MiB");
+    assert!(most > 1 << 19, "the budget is made use of: {most}");
 }

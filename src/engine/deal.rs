@@ -24,7 +24,7 @@ impl Engine {
             return false;
         }
         let mut moved = false;
-        while self.lanes.wants_more() && self.slice_used < SLICE_BYTES {
+        while self.lanes.wants_more() && self.slice_used < SLICE_BYTES && self.may_decode() {
             let Some(fetched) = self.fetch.take(now) else {
                 break;
             };
@@ -43,6 +43,16 @@ impl Engine {
         }
         self.note_watermarks(now);
         moved
+    }
+
+    /// Whether one more batch keeps to the budget once it is decompressed, or nothing else is at
+    /// work that would make room.
+    fn may_decode(&self) -> bool {
+        if self.fetch.budget().may_inflate() {
+            return true;
+        }
+        let load = self.lanes.load();
+        load.ready == 0 && load.queued == 0 && load.out == 0 && load.parked == 0
     }
 
     /// A stretch without records: settled by definition.
@@ -80,7 +90,7 @@ impl Engine {
         match raw.header().compression() {
             // The records are slices of the frame, which stays as long as they do.
             Compression::None => charge.extend(held.saturating_sub(raw.bytes().len())),
-            _ => charge.exchange(held),
+            _ => charge.inflate(held),
         }
         let Some(tenure) = self.leases.get(lease) else {
             return held;

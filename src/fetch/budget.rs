@@ -1,7 +1,7 @@
 //! The byte budget: one number that the user sets, and what counts against it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The bytes that a subscription may hold, from the socket to settlement.
 ///
@@ -32,6 +32,8 @@ pub struct Charge {
     more_bytes: usize,
     /// What this partition holds, wherever it is.
     partition: Option<Arc<AtomicUsize>>,
+    /// Whether `bytes` are those of a decompressed batch.
+    inflated: bool,
 }
 
 impl Budget {
@@ -41,6 +43,8 @@ impl Budget {
         Budget(Arc::new(Pool {
             limit: limit_bytes,
             used: AtomicUsize::new(0),
+            inflated: AtomicUsize::new(0),
+            inflates: AtomicBool::new(false),
         }))
     }
 
@@ -53,6 +57,7 @@ impl Budget {
             bytes,
             more_bytes: 0,
             partition: None,
+            inflated: false,
         }
     }
 
@@ -72,6 +77,25 @@ impl Budget {
     #[must_use]
     pub fn free_bytes(&self) -> usize {
         self.0.limit.saturating_sub(self.used_bytes())
+    }
+
+    /// What brokers may still be asked for. Where batches grow when they are decompressed, the
+    /// half of the limit is kept for that: a buffer full of small batches could not be opened
+    /// within the limit.
+    pub(super) fn room_bytes(&self) -> usize {
+        let free = self.free_bytes();
+        if !self.0.inflates.load(Ordering::Relaxed) {
+            return free;
+        }
+        let compressed = self.used_bytes().saturating_sub(self.0.inflated());
+        free.min((self.0.limit / 2).saturating_sub(compressed))
+    }
+
+    /// Whether another batch may be decompressed: what is inflated keeps to its half of the limit.
+    /// With nothing else at work one batch may go over.
+    #[must_use]
+    pub fn may_inflate(&self) -> bool {
+        self.0.inflated() < (self.0.limit / 2).max(1)
     }
 }
 
@@ -106,6 +130,17 @@ impl Charge {
         self.more_bytes = 0;
     }
 
+    /// The batch is decompressed and takes `bytes` now; its share of the frame is let go.
+    pub fn inflate(&mut self, bytes: usize) {
+        let pool = self.hold.pool().clone();
+        if bytes > self.bytes {
+            pool.inflates.store(true, Ordering::Relaxed);
+        }
+        self.exchange(bytes);
+        self.inflated = true;
+        pool.inflated.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// A reservation becomes what came of it: a frame of `bytes`.
     pub(super) fn into_frame(mut self, bytes: usize) -> Frame {
         let pool = self.hold.pool().clone();
@@ -134,6 +169,7 @@ impl Charge {
             bytes,
             more_bytes: 0,
             partition: self.partition.clone(),
+            inflated: false,
         }
     }
 
@@ -152,6 +188,10 @@ impl Charge {
             held.fetch_sub(self.bytes + self.more_bytes, Ordering::Relaxed);
         }
         self.hold.pool().sub(self.more_bytes);
+        if std::mem::take(&mut self.inflated) {
+            let inflated = &self.hold.pool().inflated;
+            inflated.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
         match &self.hold {
             Hold::Own(pool) => pool.sub(self.bytes),
             Hold::Frame(frame) => {
@@ -181,6 +221,7 @@ impl Frame {
             bytes,
             more_bytes: 0,
             partition: Some(partition.clone()),
+            inflated: false,
         }
     }
 }
@@ -221,9 +262,17 @@ impl Drop for FrameHold {
 struct Pool {
     limit: usize,
     used: AtomicUsize,
+    /// The part of `used` that is decompressed batches.
+    inflated: AtomicUsize,
+    /// Whether any batch has grown so far.
+    inflates: AtomicBool,
 }
 
 impl Pool {
+    fn inflated(&self) -> usize {
+        self.inflated.load(Ordering::Relaxed)
+    }
+
     fn add(&self, bytes: usize) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -288,5 +337,24 @@ mod tests {
         );
         drop(part);
         assert_eq!((budget.used_bytes(), held.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn half_is_kept_for_batches_that_grow() {
+        let budget = Budget::new(1000);
+        let mut buffered: Vec<Charge> = (0..8).map(|_| budget.charge(50)).collect();
+        assert_eq!(budget.room_bytes(), 600, "nothing has grown yet");
+        buffered[0].inflate(300);
+        // 350 compressed bytes of the half that brokers may fill.
+        assert_eq!((budget.used_bytes(), budget.room_bytes()), (650, 150));
+        assert!(budget.may_inflate());
+        buffered[1].inflate(300);
+        assert!(!budget.may_inflate(), "600 of 500");
+        assert_eq!((budget.used_bytes(), budget.room_bytes()), (900, 100));
+        buffered.drain(..2);
+        assert!(budget.may_inflate());
+        assert_eq!((budget.used_bytes(), budget.room_bytes()), (300, 200));
+        buffered.clear();
+        assert_eq!((budget.used_bytes(), budget.room_bytes()), (0, 500));
     }
 }

@@ -61,7 +61,7 @@ impl Fetch {
     /// One look at every partition.
     fn wishes(&mut self) -> BTreeMap<NodeId, Wishes> {
         let now = self.now;
-        let free = self.budget.free_bytes();
+        let free = self.budget.room_bytes();
         let mut wishes: BTreeMap<NodeId, Wishes> = BTreeMap::new();
         let mut deadline = None;
         let mut starved = false;
@@ -300,7 +300,7 @@ impl Fetch {
     /// Reserves between `least` and `want` bytes. With nothing else held it may overdraw, so that
     /// one batch always gets through.
     fn room(&mut self, want: usize, least: usize) -> Option<Charge> {
-        let free = self.budget.free_bytes();
+        let free = self.budget.room_bytes();
         if free >= least {
             return Some(self.budget.charge(want.min(free)));
         }

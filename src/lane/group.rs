@@ -106,6 +106,8 @@ pub struct Group<L> {
     pub(super) records: u32,
     /// When it was shipped, for the measure of how long a group takes.
     pub(super) shipped: Now,
+    /// Nanoseconds a record that its executor took for the group before this one; 0: not known.
+    pub(super) pace: u64,
     /// Where the walk stands: segment, item of `items`, record of a range.
     pub(super) seg: usize,
     pub(super) item: usize,
@@ -119,6 +121,7 @@ impl<L> Group<L> {
             items: Vec::new(),
             records: 0,
             shipped: Now(0),
+            pace: 0,
             seg: 0,
             item: 0,
             step: 0,
@@ -163,6 +166,7 @@ impl<L> Group<L> {
         self.segs.clear();
         self.items.clear();
         self.records = 0;
+        self.pace = 0;
         (self.seg, self.item, self.step) = (0, 0, 0);
     }
 }

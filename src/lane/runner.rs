@@ -72,6 +72,12 @@ pub struct Runner<L, H: Handler<L>> {
     held: Vec<Stretch<L>>,
     sealing: Vec<u32>,
     walk_first: bool,
+    /// Since when the group at the front is at hand.
+    walk_began: Option<Now>,
+    /// The last group given back: since when it was at hand, and how many records it had.
+    walked: Option<(Now, u32)>,
+    /// Nanoseconds a record of the last group that this is known of.
+    pace: u64,
 }
 
 /// Why records of a lane may not start.
@@ -117,6 +123,9 @@ impl<L, H: Handler<L>> Runner<L, H> {
             held: Vec::new(),
             sealing: Vec::new(),
             walk_first: false,
+            walk_began: None,
+            walked: None,
+            pace: 0,
         }
     }
 
@@ -156,6 +165,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
         now: Now,
         may_start: &mut dyn FnMut() -> bool,
     ) -> Poll<Done<L>> {
+        self.note_pace(now);
         self.slots.wakes().collect(cx.waker(), &mut self.woken);
         let mut spent = false;
         while let Some(slot) = self.woken.front().copied() {
@@ -177,7 +187,10 @@ impl<L, H: Handler<L>> Runner<L, H> {
                 debug_assert!(self.groups.is_empty() && self.runnable.is_empty());
             }
         }
-        if let Some(group) = walked {
+        if let Some(mut group) = walked {
+            let began = self.walk_began.take().unwrap_or(now);
+            self.walked = Some((began, group.records));
+            group.pace = self.pace;
             return Poll::Ready(Done::Group(group));
         }
         if !self.lates.is_empty() {
@@ -187,6 +200,18 @@ impl<L, H: Handler<L>> Runner<L, H> {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
+    }
+
+    /// How long the last group took, known once the poll after it begins: what sizes groups is
+    /// the handler's own time, without the way to the engine and back.
+    fn note_pace(&mut self, now: Now) {
+        if let Some((began, records)) = self.walked.take() {
+            let nanos = u64::try_from(now.since(began).as_nanos()).unwrap_or(u64::MAX);
+            self.pace = (nanos / u64::from(records.max(1))).max(1);
+        }
+        if self.walk_began.is_none() && !self.groups.is_empty() {
+            self.walk_began = Some(now);
+        }
     }
 
     /// Whether it holds nothing: no group, no record, no result.

@@ -166,7 +166,12 @@ impl<L> Exec<L> {
         let began = group.shipped.max(self.last_back);
         self.last_back = now;
         let nanos = u64::try_from(now.since(began).as_nanos()).unwrap_or(u64::MAX);
-        let pace = (nanos / u64::from(group.records.max(1))).max(1);
+        // The executor's own word, where it has one: the way there and back, and the time until
+        // the engine looked, are not the handler's.
+        let pace = match group.pace {
+            0 => (nanos / u64::from(group.records.max(1))).max(1),
+            pace => pace,
+        };
         // The old pace weighs a half; a group that took very long counts at once.
         self.pace = match self.pace {
             0 => pace,

@@ -356,6 +356,8 @@ pub struct World {
     lease_next: u64,
     /// Handler calls that one poll may make; the rest of the poll's turn is over then.
     pub budget: usize,
+    /// What handlers take for each record of a group, as the clock shows it.
+    pub record_nanos: u64,
 }
 
 impl World {
@@ -400,6 +402,7 @@ impl World {
             hasher: LaneHasher::new([7; 32]),
             lease_next: 1,
             budget: usize::MAX,
+            record_nanos: 0,
         }
     }
 
@@ -517,6 +520,10 @@ impl World {
             yes
         };
         while let Poll::Ready(done) = exec.runner.poll(&mut cx, self.now, &mut may_start) {
+            if let Done::Group(group) = &done {
+                let took = self.record_nanos * group.len() as u64;
+                self.now = self.now + Duration::from_nanos(took);
+            }
             exec.back.push_back(done);
         }
         let broken = lock(&self.script).broken.clone();
