@@ -356,7 +356,7 @@ async fn metadata_of_a_hundred_thousand_strangers_is_dropped() {
     assert_recovers("strangers", mangle).await;
 }
 
-/// A topic that says it has a hundred thousand partitions, led by nodes that are not there, goes
+/// A topic that says it has thousands of partitions, led by nodes that are not there, goes
 /// on with those that are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_of_leaders_that_are_not_there_do_not_stop_the_others() {
@@ -368,7 +368,7 @@ async fn partitions_of_leaders_that_are_not_there_do_not_stop_the_others() {
             let Some(topic) = body.topics.first_mut().filter(|t| !t.partitions.is_empty()) else {
                 return;
             };
-            for n in 3..100_000 {
+            for n in 3..5_000 {
                 let mut partition = topic.partitions[0].clone();
                 partition.partition_index = n;
                 partition.leader_id = BrokerId(n);

@@ -332,8 +332,9 @@ pub async fn until(seen: &Seen, what: &str, mut done: impl FnMut() -> bool) {
 /// Closing ends within its deadline, whatever the peer does.
 pub async fn assert_closes(running: Running, seen: &Seen) {
     const WITHIN: Duration = Duration::from_secs(2);
-    // What the machine that runs the test may be late.
-    const LATE: Duration = Duration::from_secs(2);
+    // The exact deadline is held in virtual time (`hostile_codes.rs`); a machine that is busy with
+    // other things may be late by much, one that waits for an hour is not.
+    const LATE: Duration = Duration::from_secs(30);
     let began = Instant::now();
     let closed = tokio::time::timeout(PATIENCE, running.close(WITHIN)).await;
     let took = began.elapsed();
