@@ -25,6 +25,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument;
 
 /// The settings of one consumer. Nothing is opened before [`Subscription::run`],
 /// [`Subscription::start`] or [`Subscription::run_blocking`]; what cannot be is refused there,
@@ -581,11 +582,16 @@ impl Subscription {
         // The task keeps its own thread: a handle that is dropped leaves it the time to commit and
         // to leave the group.
         let thread = io.clone();
-        io.handle().spawn(async move {
+        // What is logged of several subscriptions in one process can be told apart.
+        let group = self.config.group().map(ToString::to_string);
+        let client = self.config.client_id.to_string();
+        let span = tracing::info_span!("subscription", group, client);
+        let life = async move {
             // Nobody may be waiting for the end; then it ends all the same.
             let _ = result_tx.send(driver.run().await);
             drop(thread);
-        });
+        };
+        io.handle().spawn(life.instrument(span));
         Ok(Running {
             asks: asks_tx,
             result,
