@@ -43,9 +43,13 @@ use moves::{Owner, Waiting};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Turns of moving actions between the machines in one call.
 const TURNS_MAX: usize = 64;
+
+/// How long the rest of a turn may wait for the first results of the records it has dealt.
+const RESUME_AFTER: Duration = Duration::from_micros(200);
 
 /// One subscription. See the [module](self).
 pub struct Engine {
@@ -70,6 +74,8 @@ pub struct Engine {
     hashes: Vec<KeyHash>,
     /// Reused by `deal`: the offsets of a batch with holes.
     deltas: Vec<u32>,
+    /// When a turn that was cut short for the handlers' sake goes on; mostly never.
+    resume_at: Now,
     /// Bytes decoded in this call.
     slice_used: usize,
     phase: Phase,
@@ -153,6 +159,7 @@ impl Engine {
             decoder: Decoder::new(),
             hashes: Vec::new(),
             deltas: Vec::new(),
+            resume_at: Now::NEVER,
             slice_used: 0,
             phase: Phase::New,
             over_at: Now::NEVER,
@@ -233,6 +240,7 @@ impl Engine {
         next = earliest(next, self.fetch.next_deadline());
         next = earliest(next, self.lanes.next_deadline());
         next = earliest(next, self.drains.iter().map(Drain::next_deadline).min());
+        next = earliest(next, Some(self.resume_at).filter(|at| *at != Now::NEVER));
         next = earliest(next, Some(self.over_at).filter(|at| *at != Now::NEVER));
         earliest(next, self.waiting.iter().map(|w| w.deadline).min())
     }
@@ -283,6 +291,7 @@ impl Engine {
             return;
         }
         self.slice_used = 0;
+        self.resume_at = Now::NEVER;
         let mut turns = 0;
         loop {
             let mut moved = self.pump_cluster(now);
@@ -292,12 +301,19 @@ impl Engine {
             moved |= self.pump_links(now);
             moved |= self.pump_drains(now);
             moved |= self.deal(now);
-            moved |= self.send_groups(now);
+            let dealt = self.send_groups(now);
+            moved |= dealt;
             if matches!(self.phase, Phase::Finished) {
                 return;
             }
             turns += 1;
             if !moved {
+                break;
+            }
+            if dealt && turns < TURNS_MAX && self.slice_used < deal::SLICE_BYTES {
+                // Records go to their handlers before the next fetch is planned. What executors
+                // give back brings us here again, or the deadline does.
+                self.resume_at = now + RESUME_AFTER;
                 break;
             }
             if turns == TURNS_MAX || self.slice_used >= deal::SLICE_BYTES {
