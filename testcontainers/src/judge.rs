@@ -36,15 +36,10 @@ pub fn nothing_lost(lives: &[Life], expected: &[(u32, u32)]) -> Result<(), Strin
     ))
 }
 
-/// Within a life each key's records ran one at a time, each the next of the one before.
+/// Within a life, since each grant of a partition, each key's records ran one at a time, each the
+/// next of the one before. After another grant what had settled above its offset runs again.
 pub fn in_order_within(life: &Life) -> Result<(), String> {
-    let mut last: HashMap<u32, &Handling> = HashMap::new();
-    for handling in &life.handlings {
-        if let Some(before) = last.insert(handling.record.key, handling) {
-            follows(before, handling)?;
-        }
-    }
-    Ok(())
+    firsts_in_order(life).map(|_| ())
 }
 
 /// Judges lives side by side that hand partitions to each other in order. A partition starts at an
@@ -61,7 +56,11 @@ pub fn handed_over(lives: &[Life]) -> Result<usize, String> {
             .iter()
             .try_for_each(|grant| done.has_all_below(grant))
             .map_err(name)?;
-        in_order_since_grants(life, &done).map_err(name)?;
+        let firsts = firsts_in_order(life).map_err(name)?;
+        firsts
+            .iter()
+            .try_for_each(|&(record, granted)| done.reaches(record, granted))
+            .map_err(name)?;
         all.extend(life.handlings.iter().copied());
         distinct.extend(life.handlings.iter().map(|h| (h.partition, h.offset)));
     }
@@ -79,27 +78,29 @@ pub fn handed_over(lives: &[Life]) -> Result<usize, String> {
     Ok(all.len() - distinct.len())
 }
 
-/// Since each grant a partition's keys run from its offset, each record once, without gaps.
-fn in_order_since_grants(life: &Life, done: &Done) -> Result<(), String> {
+/// As [`in_order_within`]; returns with which record each key began since each grant, and when that was.
+fn firsts_in_order(life: &Life) -> Result<Vec<(Numbered, u128)>, String> {
     let mut last: HashMap<(u128, u32), &Handling> = HashMap::new();
+    let mut firsts = Vec::new();
     for handling in &life.handlings {
-        let came =
-            |grant: &&Grant| grant.partition == handling.partition && grant.time <= handling.start;
-        let grant = life
-            .grants
-            .iter()
-            .rev()
-            .find(came)
-            .ok_or_else(|| format!("never granted: {handling:?}"))?;
+        let grant =
+            grant_of(life, handling).ok_or_else(|| format!("never granted: {handling:?}"))?;
         if handling.offset < grant.offset {
             return Err(format!("{handling:?} is below {grant:?}"));
         }
         match last.insert((grant.time, handling.record.key), handling) {
             Some(before) => follows(before, handling)?,
-            None => done.reaches(handling.record, grant.time)?,
+            None => firsts.push((handling.record, grant.time)),
         }
     }
-    Ok(())
+    Ok(firsts)
+}
+
+/// Under which grant it ran.
+fn grant_of<'a>(life: &'a Life, handling: &Handling) -> Option<&'a Grant> {
+    let came =
+        |grant: &&Grant| grant.partition == handling.partition && grant.time <= handling.start;
+    life.grants.iter().rev().find(came)
 }
 
 /// When each record's first handling ended, over all lives.
@@ -201,7 +202,7 @@ pub fn repeated_only_since_commit(
         );
         if let Some(after) = committed.get(number) {
             all_done_below(after, &done, number)?;
-            commit_is_fresh(after, before, life, stale, number)?;
+            commit_is_fresh(after, life, stale, number)?;
         }
     }
     Ok(repeated.len())
@@ -223,11 +224,10 @@ fn all_done_below(
     Ok(())
 }
 
-/// What this life had settled without a gap, from where it started and a while before it was killed, is
-/// committed. What earlier lives had settled above their commits it cannot know.
+/// What this life had settled without a gap, since its last grant and a while before it was killed, is
+/// committed. What was settled before that grant above its offset it cannot know.
 fn commit_is_fresh(
     committed: &Committed,
-    before: &Committed,
     life: &Life,
     stale: u128,
     number: usize,
@@ -239,21 +239,25 @@ fn commit_is_fresh(
         .max()
         .unwrap_or(0);
     let fresh = killed.saturating_sub(stale);
-    let settled: BTreeSet<(i32, i64)> = life
-        .ended()
-        .filter(|handling| handling.end.is_some_and(|end| end <= fresh))
-        .map(|handling| (handling.partition, handling.offset))
+    let last: BTreeMap<i32, &Grant> = life
+        .grants
+        .iter()
+        .map(|grant| (grant.partition, grant))
         .collect();
-    let partitions: BTreeSet<i32> = settled.iter().map(|&(partition, _)| partition).collect();
-    for partition in partitions {
-        let start = before.get(&partition).copied().unwrap_or(0);
-        let watermark = (start..)
-            .find(|&offset| !settled.contains(&(partition, offset)))
-            .unwrap_or(start);
+    for (partition, grant) in last {
+        let settled: BTreeSet<i64> = life
+            .ended()
+            .filter(|h| h.partition == partition && h.start >= grant.time)
+            .filter(|h| h.end.is_some_and(|end| end <= fresh))
+            .map(|h| h.offset)
+            .collect();
+        let open = (grant.offset..).find(|offset| !settled.contains(offset));
+        let watermark = open.unwrap_or(grant.offset);
         let offset = committed.get(&partition).copied().unwrap_or(0);
         if offset < watermark {
             return Err(format!(
-                "after life {number} only {offset} was committed in partition {partition}, though {watermark}                  had settled long before"
+                "after life {number} only {offset} was committed in partition {partition}, though {watermark} \
+                 had settled long before"
             ));
         }
     }
@@ -310,17 +314,17 @@ mod tests {
 
     #[test]
     fn disorder_within_a_life_is_found() {
-        in_order_within(&life(0, 5)).unwrap();
-        let mut swapped = life(0, 5);
+        in_order_within(&granted(life(0, 5), 0, 0)).unwrap();
+        let mut swapped = granted(life(0, 5), 0, 0);
         swapped.handlings.swap(1, 2);
         assert!(in_order_within(&swapped).is_err());
-        let mut skipped = life(0, 5);
+        let mut skipped = granted(life(0, 5), 0, 0);
         skipped.handlings.remove(2);
         assert!(in_order_within(&skipped).is_err());
-        let mut overlapping = life(0, 5);
+        let mut overlapping = granted(life(0, 5), 0, 0);
         overlapping.handlings[2].end = Some(31);
         assert!(in_order_within(&overlapping).is_err());
-        let mut others = life(0, 2);
+        let mut others = granted(life(0, 2), 0, 0);
         others.handlings.push(handling(2, 0, 1));
         in_order_within(&others).unwrap();
     }
@@ -340,6 +344,19 @@ mod tests {
             handling.end = handling.end.map(|end| end + 100);
         }
         life
+    }
+
+    #[test]
+    fn a_second_grant_may_repeat_from_its_own_offset() {
+        let mut twice = granted(life(0, 5), 0, 0);
+        twice.handlings.extend(later(life(2, 6)).handlings);
+        assert!(in_order_within(&twice).is_err(), "no second grant");
+        in_order_within(&granted(twice.clone(), 2, 60)).unwrap();
+        assert!(
+            in_order_within(&granted(twice, 3, 60))
+                .unwrap_err()
+                .contains("is below")
+        );
     }
 
     #[test]
@@ -386,7 +403,7 @@ mod tests {
 
     #[test]
     fn repetition_is_bounded_by_the_commit() {
-        let lives = [life(0, 6), life(4, 10)];
+        let lives = [granted(life(0, 6), 0, 0), granted(life(4, 10), 4, 0)];
         assert_eq!(repeated_only_since_commit(&lives, &[at(4)], 1000), Ok(2));
         let below = repeated_only_since_commit(&lives, &[at(5)], 1000).unwrap_err();
         assert!(below.contains("below the committed 5"), "{below}");
@@ -394,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_commit_past_an_unhandled_record_is_found() {
-        let mut gap = life(0, 6);
+        let mut gap = granted(life(0, 6), 0, 0);
         gap.handlings[3].end = None;
         let past = repeated_only_since_commit(&[gap.clone()], &[at(5)], 1000).unwrap_err();
         assert!(past.contains("3 was never handled"), "{past}");
@@ -404,9 +421,9 @@ mod tests {
     #[test]
     fn what_an_earlier_life_settled_above_its_commit_is_not_asked_of_the_next() {
         // Life 0 left 3 open and settled 4 and 5; life 1 does 3 and dies long after.
-        let mut gap = life(0, 6);
+        let mut gap = granted(life(0, 6), 0, 0);
         gap.handlings[3].end = None;
-        let mut next = later(life(3, 4));
+        let mut next = granted(later(life(3, 4)), 3, 100);
         next.handlings.push(Handling {
             end: None,
             ..handling(2, 6, 900)
@@ -418,8 +435,9 @@ mod tests {
     #[test]
     fn a_commit_that_lags_is_found() {
         // 0 to 9 end at 5, 15, .. 95; with 30 to spare what ended by 65 must be committed.
-        repeated_only_since_commit(&[life(0, 10)], &[at(7)], 30).unwrap();
-        let lags = repeated_only_since_commit(&[life(0, 10)], &[at(6)], 30).unwrap_err();
+        repeated_only_since_commit(&[granted(life(0, 10), 0, 0)], &[at(7)], 30).unwrap();
+        let lags =
+            repeated_only_since_commit(&[granted(life(0, 10), 0, 0)], &[at(6)], 30).unwrap_err();
         assert!(lags.contains("only 6 was committed"), "{lags}");
     }
 }

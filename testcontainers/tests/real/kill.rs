@@ -20,7 +20,8 @@ pub(crate) fn tests() -> Vec<Test> {
     }]
 }
 
-/// E36: every record is handled at least once, in order within each life; what runs again lies at
+/// E36: every record is handled at least once, in order within each life (since each grant, where a
+/// member that died while it joined cost another rebalance); what runs again lies at
 /// or above the last commit that Kafka acknowledged, and that lags what had settled by no more than
 /// a commit's interval and its way.
 fn a_member_killed_at_20_random_moments_of_100000_records_loses_nothing() {
