@@ -285,3 +285,26 @@ async fn dropping_the_handle_blocks_nobody_and_leaves_the_group() {
         .unwrap();
     running.close(PATIENCE).await.unwrap();
 }
+
+/// E28: a panic in the user's event function takes nothing down.
+#[tokio::test]
+async fn a_panic_in_the_event_function_takes_nothing_down() {
+    let server = broker("t", 1).await;
+    fill(&server, "t", 1, 20, 2);
+    let (done, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let running = Kafka::new(server.bootstrap())
+        .subscribe(Topics::named(["t"]).group("g"))
+        .on_event(|event| panic!("told of {event:?}"))
+        .start(move |_record: Record| {
+            // The receiver is gone once the test has seen enough.
+            let _ = done.send(());
+            std::future::ready(())
+        })
+        .unwrap();
+    for _ in 0..20 {
+        let record = tokio::time::timeout(PATIENCE, seen.recv()).await;
+        record.unwrap().unwrap();
+    }
+    running.close(PATIENCE).await.unwrap();
+    assert_eq!(server.cluster().committed("g", "t", 0).unwrap().offset, 20);
+}

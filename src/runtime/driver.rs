@@ -10,6 +10,7 @@ use crate::time::Now;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -281,7 +282,11 @@ impl Driver {
     fn tell(&self, event: &Event) {
         log(event);
         if let Some(sink) = &self.on_event {
-            sink(event);
+            // It runs on the thread that keeps every subscription's session; its panic must not
+            // take them down.
+            if catch_unwind(AssertUnwindSafe(|| sink(event))).is_err() {
+                tracing::error!("the on_event function panicked; the subscription goes on");
+            }
         }
     }
 }
