@@ -150,7 +150,7 @@ impl Fetch {
             };
             for answer in topic.partitions {
                 let tp = TopicPartition::new(name.clone(), answer.partition);
-                let lease = asked.entries.get(&tp).map(|entry| entry.lease);
+                let lease = self.leases.get(&tp).copied();
                 let waits = lease
                     .and_then(|l| self.partitions.get_mut(&l))
                     .filter(|p| p.flight == Some(token));
@@ -426,12 +426,12 @@ impl Fetch {
     /// Those of a request that its answer did not name. They wait for nothing now.
     fn unanswered(&mut self, token: Token, asked: &Asked) -> Vec<LeaseId> {
         let mut left = Vec::new();
-        for entry in asked.entries.values() {
-            if let Some(p) = self.partitions.get_mut(&entry.lease)
+        for lease in asked.entries.keys() {
+            if let Some(p) = self.partitions.get_mut(lease)
                 && p.flight == Some(token)
             {
                 p.flight = None;
-                left.push(entry.lease);
+                left.push(*lease);
             }
         }
         left
@@ -439,8 +439,8 @@ impl Fetch {
 
     /// A fetch as a whole has failed. Nobody's position is touched.
     fn fetch_failed(&mut self, node: NodeId, asked: &Asked, error: Error) {
-        for entry in asked.entries.values() {
-            if let Some(p) = self.partitions.get_mut(&entry.lease)
+        for lease in asked.entries.keys() {
+            if let Some(p) = self.partitions.get_mut(lease)
                 && p.preferred.is_some_and(|(replica, _)| replica == node)
             {
                 p.distrust(self.now);

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 
+use super::plan::int;
+use super::session::Place;
 use super::{Charge, FetchState, Fetched, Loss, PartitionView, StartOffset};
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LeaseId, NodeId, Token, TopicId, TopicPartition};
@@ -309,6 +311,17 @@ impl Partition {
             },
             _ => Fetched::Gap { lease, to },
         }))
+    }
+
+    /// What a request of `max_bytes` says of it.
+    pub fn place_for(&self, max_bytes: usize) -> Place {
+        Place {
+            id: self.topic_id,
+            offset: self.next,
+            leader_epoch: self.leader_epoch,
+            last_fetched_epoch: self.epoch,
+            max_bytes: int(self.limit.min(max_bytes).max(1)),
+        }
     }
 
     pub fn is_held(&self) -> bool {

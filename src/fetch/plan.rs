@@ -9,7 +9,7 @@ use super::{
     Charge, Fetch, FetchAction, FetchEvent, FetchLink, Flight, STARVED_GAP_MAX, STARVED_GAP_MIN,
     Sent, backoff, is_loud,
 };
-use crate::ids::{LeaseId, NodeId, Token, TopicPartition};
+use crate::ids::{LeaseId, NodeId, TopicPartition};
 use crate::time::{Now, earliest};
 use crate::wire::Request;
 use crate::wire::message::{FetchRequest, FetchTopic};
@@ -21,6 +21,9 @@ struct Wishes {
     epoch_ends: Vec<LeaseId>,
     waiting: Vec<LeaseId>,
     prompt: Vec<LeaseId>,
+    /// One of these is of a topic whose id is not known, so that names are to be used.
+    waiting_by_name: bool,
+    prompt_by_name: bool,
 }
 
 impl Fetch {
@@ -41,11 +44,11 @@ impl Fetch {
             self.send_offsets(*node, &wish.offsets);
             self.send_epoch_ends(*node, &wish.epoch_ends);
             // Long polls first: they cost little, and without them the others starve.
-            self.send_waiting(*node, &wish.waiting, order.len());
+            self.send_waiting(*node, wish, order.len());
         }
         for (_, node) in &order {
             if let Some(wish) = wishes.get(node) {
-                self.send_prompt(*node, &wish.prompt);
+                self.send_prompt(*node, wish);
             }
         }
         if self.starved_at_bytes.is_some() {
@@ -117,12 +120,17 @@ impl Fetch {
                         continue; // `take` looks again
                     }
                     match p.mode {
-                        Mode::Prompt => wish.prompt.push(p.lease),
-                        Mode::Waiting if state.waiting.is_none() => wish.waiting.push(p.lease),
+                        Mode::Waiting if state.waiting.is_none() => {
+                            wish.waiting.push(p.lease);
+                            wish.waiting_by_name |= p.topic_id.is_zero();
+                        }
                         Mode::Waiting if now < p.poll_at => {
                             deadline = earliest(deadline, Some(p.poll_at));
                         }
-                        Mode::Waiting => wish.prompt.push(p.lease),
+                        Mode::Prompt | Mode::Waiting => {
+                            wish.prompt.push(p.lease);
+                            wish.prompt_by_name |= p.topic_id.is_zero();
+                        }
                     }
                 }
             }
@@ -135,7 +143,8 @@ impl Fetch {
     }
 
     /// The long poll of the session.
-    fn send_waiting(&mut self, node: NodeId, wanted: &[LeaseId], brokers: usize) {
+    fn send_waiting(&mut self, node: NodeId, wish: &Wishes, brokers: usize) {
+        let wanted = &*wish.waiting;
         let Some(state) = self.nodes.get(&node) else {
             return;
         };
@@ -156,14 +165,20 @@ impl Fetch {
         };
         let max_bytes = reserved.bytes();
         let token = self.token();
-        let entries = self.entries(token, wanted, max_bytes);
         let rack = self.rack(wanted);
         let (max_wait, now) = (self.cfg.max_wait, self.now);
         let Some(state) = self.nodes.get_mut(&node) else {
             return;
         };
         state.waiting = Some(token);
-        let part = state.session.request(entries);
+        state.session.begin(!wish.waiting_by_name);
+        for lease in wanted {
+            if let Some(p) = self.partitions.get_mut(lease) {
+                p.flight = Some(token);
+                state.session.want(*lease, &p.tp, p.place_for(max_bytes));
+            }
+        }
+        let part = state.session.end(wanted.len());
         let answer_bytes_max = self.answer_bytes_max(max_bytes, wanted.len());
         let request = FetchRequest {
             max_wait,
@@ -196,7 +211,8 @@ impl Fetch {
     }
 
     /// The fetch that does not wait.
-    fn send_prompt(&mut self, node: NodeId, wanted: &[LeaseId]) {
+    fn send_prompt(&mut self, node: NodeId, wish: &Wishes) {
+        let wanted = &*wish.prompt;
         let Some(state) = self.nodes.get(&node) else {
             return;
         };
@@ -219,7 +235,13 @@ impl Fetch {
         };
         let max_bytes = reserved.bytes();
         let token = self.token();
-        let asked = Asked::new(self.entries(token, wanted, max_bytes));
+        let mut asked = Asked::default();
+        for lease in wanted {
+            if let Some(p) = self.partitions.get_mut(lease) {
+                p.flight = Some(token);
+                asked.insert(*lease, &p.tp, p.place_for(max_bytes));
+            }
+        }
         let rack = self.rack(wanted);
         let now = self.now;
         let Some(state) = self.nodes.get_mut(&node) else {
@@ -227,7 +249,7 @@ impl Fetch {
         };
         state.prompt = Some(token);
         state.prompt_at = now;
-        let topics = rotated(&asked.entries, state.rotate_after.as_ref());
+        let topics = rotated(&asked, state.rotate_after.as_ref());
         let answer_bytes_max = self.answer_bytes_max(max_bytes, wanted.len());
         let request = FetchRequest {
             max_wait: Duration::ZERO,
@@ -239,7 +261,7 @@ impl Fetch {
             topics,
             forgotten: Vec::new(),
             rack,
-            by_id: asked.has_ids(),
+            by_id: !wish.prompt_by_name,
         };
         self.flights.insert(
             token,
@@ -259,38 +281,13 @@ impl Fetch {
         });
     }
 
-    /// Marks the partitions as on their way and says what is asked for each.
-    fn entries(
-        &mut self,
-        token: Token,
-        wanted: &[LeaseId],
-        max_bytes: usize,
-    ) -> BTreeMap<TopicPartition, Entry> {
-        let mut entries = BTreeMap::new();
-        for lease in wanted {
-            let Some(p) = self.partitions.get_mut(lease) else {
-                continue;
-            };
-            p.flight = Some(token);
-            let entry = Entry {
-                lease: *lease,
-                id: p.topic_id,
-                offset: p.next,
-                leader_epoch: p.leader_epoch,
-                last_fetched_epoch: p.epoch,
-                max_bytes: int(p.limit.min(max_bytes).max(1)),
-            };
-            entries.insert(p.tp.clone(), entry);
-        }
-        entries
-    }
-
     /// Without a rack the leader serves by itself and names no replica.
     fn rack(&self, wanted: &[LeaseId]) -> std::sync::Arc<str> {
-        let distrusted = wanted
-            .iter()
-            .filter_map(|l| self.partitions.get(l))
-            .any(|p| self.now < p.distrust_until);
+        let distrusted = !self.cfg.rack.is_empty()
+            && wanted
+                .iter()
+                .filter_map(|l| self.partitions.get(l))
+                .any(|p| self.now < p.distrust_until);
         match distrusted {
             true => "".into(),
             false => self.cfg.rack.clone(),
@@ -374,16 +371,14 @@ impl Fetch {
 
 /// The request's partitions, those behind the last one served first: a broker fills its answer in
 /// the order of the request.
-fn rotated(
-    entries: &BTreeMap<TopicPartition, Entry>,
-    after: Option<&TopicPartition>,
-) -> Vec<FetchTopic> {
-    let Some(after) = after else {
-        return topics(entries.iter());
-    };
-    let behind = entries.iter().filter(|(tp, _)| *tp > after);
-    let before = entries.iter().filter(|(tp, _)| *tp <= after);
-    topics(behind.chain(before))
+fn rotated(asked: &Asked, after: Option<&TopicPartition>) -> Vec<FetchTopic> {
+    let mut entries: Vec<&Entry> = asked.entries.values().collect();
+    entries.sort_unstable_by(|a, b| a.tp.cmp(&b.tp));
+    if let Some(after) = after {
+        let served = entries.partition_point(|entry| entry.tp <= *after);
+        entries.rotate_left(served);
+    }
+    topics(entries.into_iter())
 }
 
 pub(super) fn int(bytes: usize) -> i32 {

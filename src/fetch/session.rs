@@ -36,20 +36,34 @@ pub(super) struct Session {
     /// Answers in a row that came at once and empty.
     pub hasty: u32,
     pub retry_at: Now,
+    /// Counts the requests: entries of an older round are not wanted any more.
+    round: u64,
+    /// What the request that is being made has to say, reused.
+    news: Vec<LeaseId>,
+    /// Under which ids partitions were known that now have another.
+    renamed: Vec<(TopicPartition, TopicId)>,
 }
 
-/// Partitions that a request, or a session, asked for.
+/// Partitions that a request, or a session, asked for. By lease, since numbers compare faster
+/// than names: a session over many quiet partitions is gone through for every answer.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
-    pub entries: BTreeMap<TopicPartition, Entry>,
+    pub entries: BTreeMap<LeaseId, Entry>,
     names: BTreeMap<TopicId, Arc<str>>,
 }
 
-/// What was last sent for a partition. The topic's id stays with it, since the forget list needs
-/// the id that the session was told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What was last sent for a partition.
+#[derive(Clone, Debug)]
 pub(super) struct Entry {
-    pub lease: LeaseId,
+    pub tp: TopicPartition,
+    pub place: Place,
+    round: u64,
+}
+
+/// Where a partition is to be read. The topic's id stays with it, since the forget list needs the
+/// id that the session was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
     pub id: TopicId,
     pub offset: i64,
     pub leader_epoch: i32,
@@ -75,13 +89,20 @@ impl Node {
 }
 
 impl Asked {
-    pub fn new(entries: BTreeMap<TopicPartition, Entry>) -> Self {
-        let mut asked = Asked {
-            entries,
-            names: BTreeMap::new(),
+    pub fn insert(&mut self, lease: LeaseId, tp: &TopicPartition, place: Place) {
+        self.put(lease, tp, place, 0);
+    }
+
+    fn put(&mut self, lease: LeaseId, tp: &TopicPartition, place: Place, round: u64) {
+        self.names
+            .entry(place.id)
+            .or_insert_with(|| tp.topic.clone());
+        let entry = Entry {
+            tp: tp.clone(),
+            place,
+            round,
         };
-        asked.name_ids();
-        asked
+        self.entries.insert(lease, entry);
     }
 
     /// The topic of an answer, which has a name or an id.
@@ -93,62 +114,93 @@ impl Asked {
         }
     }
 
-    /// Whether every topic's id is known.
-    pub fn has_ids(&self) -> bool {
-        self.entries.values().all(|e| !e.id.is_zero())
-    }
-
-    fn name_ids(&mut self) {
-        self.names = self
-            .entries
-            .iter()
-            .map(|(tp, entry)| (entry.id, tp.topic.clone()))
-            .collect();
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.names.clear();
     }
 }
 
 impl Session {
-    /// What to send so that the session holds exactly `wanted`; it is then taken to.
-    pub fn request(&mut self, wanted: BTreeMap<TopicPartition, Entry>) -> SessionRequest {
-        let wanted = Asked::new(wanted);
-        let by_id = wanted.has_ids();
+    /// A request is being made that speaks of topics by their ids, or by their names.
+    pub fn begin(&mut self, by_id: bool) {
         if self.epoch != 0 && by_id != self.by_id {
             // A session speaks names or ids for its whole life.
             self.epoch = 0;
         }
-        let mut forgotten = Vec::new();
-        let topics = if self.epoch == 0 {
-            topics(wanted.entries.iter())
-        } else {
-            for (tp, entry) in &self.asked.entries {
-                let kept = wanted
-                    .entries
-                    .get(tp)
-                    .is_some_and(|now| !by_id || now.id == entry.id);
-                if !kept {
-                    forget(&mut forgotten, tp, entry.id);
-                }
-            }
-            let old = &self.asked.entries;
-            topics(wanted.entries.iter().filter(|(tp, entry)| {
-                old.get(*tp).is_none_or(|sent| {
-                    // Another lease at the same place is nothing new to the broker.
-                    Entry {
-                        lease: entry.lease,
-                        ..*sent
-                    } != **entry
-                })
-            }))
-        };
-        self.asked = wanted;
+        if self.epoch == 0 {
+            self.asked.clear();
+        }
         self.by_id = by_id;
+        self.round += 1;
+    }
+
+    /// The request is for this partition too.
+    pub fn want(&mut self, lease: LeaseId, tp: &TopicPartition, place: Place) {
+        match self.asked.entries.get_mut(&lease) {
+            Some(sent) if sent.place == place => sent.round = self.round,
+            Some(sent) if sent.place.id == place.id => {
+                sent.place = place;
+                sent.round = self.round;
+                self.news.push(lease);
+            }
+            old => {
+                if let Some(sent) = old
+                    && self.by_id
+                {
+                    self.renamed.push((sent.tp.clone(), sent.place.id));
+                }
+                self.asked.put(lease, tp, place, self.round);
+                self.news.push(lease);
+            }
+        }
+    }
+
+    /// What to send so that the session holds exactly what was wanted since `begin`; it is then
+    /// taken to.
+    pub fn end(&mut self, wanted: usize) -> SessionRequest {
+        let mut forgotten = Vec::new();
+        for (tp, id) in self.renamed.drain(..) {
+            forget(&mut forgotten, &tp, id);
+        }
+        // Each wanted lease has an entry of this round, so more entries are older ones.
+        if self.asked.entries.len() > wanted {
+            self.forget_older(&mut forgotten);
+        }
+        let entries = &self.asked.entries;
+        let mut news: Vec<&Entry> = self.news.iter().filter_map(|l| entries.get(l)).collect();
+        news.sort_unstable_by(|a, b| a.tp.cmp(&b.tp));
+        let topics = topics(news.into_iter());
+        self.news.clear();
         SessionRequest {
             id: self.id,
             epoch: self.epoch,
             topics,
             forgotten,
-            by_id,
+            by_id: self.by_id,
         }
+    }
+
+    fn forget_older(&mut self, forgotten: &mut Vec<(Arc<str>, TopicId, Vec<i32>)>) {
+        let (round, by_id) = (self.round, self.by_id);
+        let mut older = Vec::new();
+        self.asked.entries.retain(|_, entry| {
+            let kept = entry.round == round;
+            if !kept {
+                older.push((entry.tp.clone(), entry.place.id));
+            }
+            kept
+        });
+        // A broker forgets last, so a partition that goes on under another lease is not named.
+        let entries = self.asked.entries.values();
+        let kept: BTreeMap<_, _> = entries.map(|e| (&e.tp, e.place.id)).collect();
+        older.sort_unstable();
+        for (tp, id) in &older {
+            if kept.get(tp).is_none_or(|now| by_id && now != id) {
+                forget(forgotten, tp, *id);
+            }
+        }
+        let names = self.asked.entries.values();
+        self.asked.names = names.map(|e| (e.place.id, e.tp.topic.clone())).collect();
     }
 
     /// A good answer, which names a session. False: it is another one than ours, so that ours is
@@ -179,11 +231,12 @@ impl Session {
 }
 
 /// Groups partitions by topic. Neighbours share one entry.
-pub(super) fn topics<'a>(
-    entries: impl Iterator<Item = (&'a TopicPartition, &'a Entry)>,
-) -> Vec<FetchTopic> {
+pub(super) fn topics<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<FetchTopic> {
     let mut out: Vec<FetchTopic> = Vec::new();
-    for (tp, entry) in entries {
+    for Entry {
+        tp, place: entry, ..
+    } in entries
+    {
         let partition = FetchPartition {
             partition: tp.partition,
             current_leader_epoch: entry.leader_epoch,
