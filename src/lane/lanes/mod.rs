@@ -5,6 +5,7 @@ mod exec;
 mod lease;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use self::exec::Exec;
@@ -300,26 +301,38 @@ impl<L> Lanes<L> {
     /// # Panics
     /// When there are not as many keys as records, or more records than a parcel may hold.
     pub fn deal(&mut self, parcel: &Arc<Parcel<L>>, keys: Keys<'_>) {
+        self.deal_part(parcel, keys, 0..parcel.len);
+    }
+
+    /// Takes some of a parcel's records in: those with these indices. The keys are those of the
+    /// whole parcel. Parts are dealt in order; what is left out, because it had settled before,
+    /// never comes back.
+    ///
+    /// # Panics
+    /// When there are not as many keys as records, more records than a parcel may hold, or fewer
+    /// than the part says.
+    pub fn deal_part(&mut self, parcel: &Arc<Parcel<L>>, keys: Keys<'_>, part: Range<u32>) {
         assert!(parcel.len <= PARCEL_RECORDS_MAX, "a parcel is too long");
+        assert!(part.end <= parcel.len, "a part of the parcel");
         if let Keys::Each(keys) = keys {
             assert!(keys.len() == parcel.len as usize, "a key for each record");
         }
-        if parcel.len == 0 || !parcel.lease.is_granted() {
+        if part.is_empty() || !parcel.lease.is_granted() {
             return;
         }
         match (self.mode, keys) {
-            (Mode::Any { .. }, _) => self.deal_any(parcel),
+            (Mode::Any { .. }, _) => self.deal_any(parcel, part),
             (_, Keys::Same(key)) => {
                 let lane = self.lane_of(key);
-                self.deal_range(parcel, lane);
+                self.deal_range(parcel, part, lane);
             }
             (_, Keys::Each(keys)) if self.one_lane => {
-                for (key, index) in keys.iter().zip(0..) {
-                    let lane = self.lane_of(*key);
+                for index in part {
+                    let lane = self.lane_of(keys[index as usize]);
                     self.enqueue(lane, parcel, index, 1);
                 }
             }
-            (_, Keys::Each(keys)) => self.deal_each(parcel, keys),
+            (_, Keys::Each(keys)) => self.deal_each(parcel, keys, part),
         }
     }
 
@@ -416,13 +429,13 @@ impl<L> Lanes<L> {
         }
     }
 
-    fn deal_any(&mut self, parcel: &Arc<Parcel<L>>) {
-        parcel.lease.went_out(parcel.len);
-        let mut index = 0;
-        while index < parcel.len {
+    fn deal_any(&mut self, parcel: &Arc<Parcel<L>>, part: Range<u32>) {
+        parcel.lease.went_out(part.end - part.start);
+        let mut index = part.start;
+        while index < part.end {
             let e = self.pick();
             let exec = &mut self.execs[e];
-            let room = exec.room().min(parcel.len - index);
+            let room = exec.room().min(part.end - index);
             for index in index..index + room {
                 exec.push_item(parcel, Item::new(LaneId::NONE, index));
             }
@@ -431,19 +444,20 @@ impl<L> Lanes<L> {
         }
     }
 
-    fn deal_range(&mut self, parcel: &Arc<Parcel<L>>, l: u32) {
+    fn deal_range(&mut self, parcel: &Arc<Parcel<L>>, part: Range<u32>, l: u32) {
+        let records = part.end - part.start;
         self.mark_crowded();
         if self.one_lane || !self.may_deal(l) {
-            self.enqueue(l, parcel, 0, parcel.len);
+            self.enqueue(l, parcel, part.start, records);
             return;
         }
         let lane = &mut self.lanes[l as usize];
-        lane.out += parcel.len;
+        lane.out += records;
         let exec = &mut self.execs[lane.exec as usize];
-        parcel.lease.went_out(parcel.len);
-        let mut index = 0;
-        while index < parcel.len {
-            let len = exec.room().min(parcel.len - index);
+        parcel.lease.went_out(records);
+        let mut index = part.start;
+        while index < part.end {
+            let len = exec.room().min(part.end - index);
             let stretch = Stretch {
                 parcel: Arc::clone(parcel),
                 index,
@@ -456,10 +470,11 @@ impl<L> Lanes<L> {
         }
     }
 
-    fn deal_each(&mut self, parcel: &Arc<Parcel<L>>, keys: &[KeyHash]) {
+    fn deal_each(&mut self, parcel: &Arc<Parcel<L>>, keys: &[KeyHash], part: Range<u32>) {
         let mut out = 0;
         self.mark_crowded();
-        for (key, index) in keys.iter().zip(0..) {
+        let keys = &keys[part.start as usize..part.end as usize];
+        for (key, index) in keys.iter().zip(part.start..) {
             let l = self.lane_of(*key);
             let lane = &mut self.lanes[l as usize];
             let crowded = self.execs[lane.exec as usize].crowded;
