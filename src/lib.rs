@@ -71,7 +71,7 @@ pub mod wire;
 pub use engine::{CommitMode as Commit, Event, LaneKey, PartitionSnapshot, Snapshot};
 pub use error::{Error, ErrorKind};
 pub use fetch::{LossPolicy, StartOffset};
-pub use group::AssignorKind;
+pub use group::{AssignorKind, OnClose};
 pub use lane::{IntoOutcome, IntoOutcomes, Outcome, Retry};
 pub use record::Record;
 #[cfg(feature = "runtime")]

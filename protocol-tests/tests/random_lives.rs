@@ -72,6 +72,8 @@ struct Life {
     leaving: Vec<usize>,
     /// Nobody dies, freezes, goes mute or lies: every hand-over is a drained one.
     gentle: bool,
+    /// The instance ids of static members, and who has each; empty where members are dynamic.
+    names: Vec<(String, Option<usize>)>,
     written: usize,
     /// What was done, for the story of a failure.
     deeds: Vec<String>,
@@ -183,6 +185,12 @@ impl Life {
             frozen: Vec::new(),
             leaving: Vec::new(),
             gentle,
+            names: match mix(seed ^ 0x57a7).is_multiple_of(3) {
+                true => (0..=MEMBERS_MAX)
+                    .map(|n| (format!("name-{n}"), None))
+                    .collect(),
+                false => Vec::new(),
+            },
             written: 0,
             deeds: Vec::new(),
         };
@@ -218,9 +226,23 @@ impl Life {
 
     fn join(&mut self) {
         if self.world.members() < MEMBERS_MAX {
-            let member = self.world.join(self.settings.clone(), self.script.clone());
-            self.deed(format!("member {member} joins"));
+            self.come();
         }
+    }
+
+    /// A static member comes under the first name whose owner is gone.
+    fn come(&mut self) {
+        let mut settings = self.settings.clone();
+        let world = &self.world;
+        let gone = |m: usize| !world.is_alive(m) || world.finished(m).is_some();
+        let free = |(_, owner): &&mut (String, Option<usize>)| owner.is_none_or(gone);
+        let name = self.names.iter_mut().find(free);
+        if let Some((name, owner)) = name {
+            settings.instance_id = Some(Arc::from(name.as_str()));
+            *owner = Some(self.world.members());
+        }
+        let member = self.world.join(settings, self.script.clone());
+        self.deed(format!("member {member} joins"));
     }
 
     fn working(&self) -> Vec<usize> {
@@ -395,7 +417,7 @@ impl Life {
             let gone = |m: &usize| !w.is_alive(*m) || w.finished(*m).is_some();
             leaving.iter().all(gone)
         });
-        self.world.join(self.settings.clone(), self.script.clone());
+        self.come();
     }
 
     fn settle(&mut self) {
@@ -470,8 +492,9 @@ fn live(seed: u64, gentle: bool) {
         let s = &life.settings;
         let tail = life.deeds.len().saturating_sub(40);
         eprintln!(
-            "seed {seed}: {} nodes, {} partitions, {:?} {:?} x{}, {:?}, session {:?} rebalance {:?} \
+            "seed {seed}: static {}, {} nodes, {} partitions, {:?} {:?} x{}, {:?}, session {:?} rebalance {:?} \
              drain {:?} request {:?} budget {} ahead {}\n{}",
+            !life.names.is_empty(),
             life.nodes,
             life.partitions,
             s.mode,

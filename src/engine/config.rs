@@ -1,7 +1,7 @@
 //! All that an [`Engine`](super::Engine) needs to know at its start.
 
 use crate::fetch::{LossPolicy, StartOffset};
-use crate::group::AssignorKind;
+use crate::group::{AssignorKind, OnClose};
 use crate::ids::TopicPartition;
 use crate::lane::{Mode, Retry};
 use crate::record::Record;
@@ -154,6 +154,10 @@ pub struct Config {
     pub drain_max: Duration,
     /// What we offer the group, most wanted first.
     pub assignors: Vec<AssignorKind>,
+    /// The name of a static member (KIP-345); none: a dynamic one.
+    pub instance_id: Option<Arc<str>>,
+    /// Whether closing leaves the group; none: unless there is an `instance_id`.
+    pub on_close: Option<OnClose>,
     /// Metadata is read anew at this age.
     pub metadata_age_max: Duration,
     /// A request without an answer for so long takes its connection down.
@@ -198,6 +202,8 @@ impl Config {
             heartbeat_interval: Duration::from_secs(3),
             drain_max: Duration::from_secs(60),
             assignors: vec![AssignorKind::Range, AssignorKind::CooperativeSticky],
+            instance_id: None,
+            on_close: None,
             metadata_age_max: Duration::from_secs(300),
             request_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),

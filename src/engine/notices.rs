@@ -60,6 +60,12 @@ impl Engine {
                 let words = "the coordinator counts us out of the group; joining it anew";
                 return self.warn_once(now, broker(words.to_owned(), code));
             }
+            GroupEvent::FencedByOurself => (
+                false,
+                "the coordinator served a join that we had given up and took us for our own twin; \
+                 joining anew"
+                    .to_owned(),
+            ),
             GroupEvent::SessionExpired => (
                 true,
                 "no heartbeat got through for the session time-out: the group has counted us out; \

@@ -36,6 +36,8 @@ pub(super) fn group(c: &Config, group: Arc<str>) -> GroupConfig {
         heartbeat_interval: c.heartbeat_interval,
         drain_timeout: half,
         assignors: c.assignors.clone(),
+        instance_id: c.instance_id.clone(),
+        on_close: c.on_close,
         seed: c.seed_for(0),
         ..GroupConfig::new(group)
     }

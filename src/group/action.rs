@@ -104,6 +104,9 @@ pub enum GroupEvent {
         /// What is wrong.
         why: Unreadable,
     },
+    /// The coordinator took an old join of ours for another process of our instance id; we join
+    /// again.
+    FencedByOurself,
     /// The coordinator listed one member twice; the first counts.
     MemberTwice {
         /// Which.

@@ -57,6 +57,24 @@ impl fmt::Display for AssignorKind {
     }
 }
 
+/// Whether closing gives a member's place in the group up.
+///
+/// ```
+/// use laneway::{Kafka, OnClose, Topics};
+/// // A restart of this process within the session time-out moves no partition.
+/// let subscription = Kafka::new(["localhost:9092"])
+///     .subscribe(Topics::named(["orders"]).group("shipping"))
+///     .instance_id("till-7")
+///     .on_close(OnClose::Stay); // what it would do anyway, having an instance id
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OnClose {
+    /// Leaves the group: the others share its partitions out at once.
+    Leave,
+    /// Goes without a word: its partitions wait for it until its session is over.
+    Stay,
+}
+
 /// Settings of a [`Membership`](super::Membership).
 ///
 /// ```
@@ -85,6 +103,9 @@ pub struct GroupConfig {
     pub assignors: Vec<AssignorKind>,
     /// The name of a static member (KIP-345). Default: none.
     pub instance_id: Option<Arc<str>>,
+    /// Whether leaving tells the group. Default: a static member stays, any other leaves, as
+    /// Kafka has it.
+    pub on_close: Option<OnClose>,
     /// Pause after the first failure; doubles up to `retry_backoff_max`. Default 100 ms.
     pub retry_backoff: Duration,
     /// Longest pause between tries. Default 1 s.
@@ -109,6 +130,7 @@ impl GroupConfig {
             leave_timeout: Duration::from_secs(5),
             assignors: vec![AssignorKind::Range, AssignorKind::CooperativeSticky],
             instance_id: None,
+            on_close: None,
             retry_backoff: Duration::from_millis(100),
             retry_backoff_max: Duration::from_secs(1),
             request_bytes_max: 100 << 20,
@@ -138,14 +160,37 @@ impl GroupConfig {
         if self.drain_timeout >= self.rebalance_timeout {
             return refuse("drain_timeout is not below rebalance_timeout: lower it to half");
         }
+        if let Some(id) = &self.instance_id {
+            check_instance_id(id)?;
+        }
         if self.retry_backoff.is_zero() || self.retry_backoff > self.retry_backoff_max {
             return refuse("retry_backoff must be above zero and at most retry_backoff_max");
         }
         Ok(())
     }
 
+    /// Whether leaving tells the group.
+    pub(super) fn leaves(&self) -> bool {
+        match self.on_close {
+            Some(how) => how == OnClose::Leave,
+            None => self.instance_id.is_none(),
+        }
+    }
+
     /// Whether partitions are kept through rebalances.
     pub(super) fn cooperative(&self) -> bool {
         !self.assignors.is_empty() && self.assignors.iter().all(|a| a.cooperative())
     }
+}
+
+/// Kafka takes for an instance id what it takes for a topic's name.
+fn check_instance_id(id: &str) -> Result<(), Error> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if id.is_empty() || id.len() > 249 || id == "." || id == ".." || !id.chars().all(legal) {
+        return Err(Error::misuse(format!(
+            "instance_id {id:?} cannot be: use 1 to 249 of a-z A-Z 0-9 . _ -, another one for \
+             each member of the group"
+        )));
+    }
+    Ok(())
 }

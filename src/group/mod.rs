@@ -23,10 +23,11 @@ pub mod assign;
 mod config;
 mod leases;
 mod membership;
+mod note;
 mod protocol;
 
 pub use action::{GroupAction, GroupEvent, GroupLink, MemberRef, Phase, Unreadable};
-pub use config::{AssignorKind, GroupConfig};
+pub use config::{AssignorKind, GroupConfig, OnClose};
 pub use membership::Membership;
 pub use protocol::{
     Assignment, PROTOCOL_TYPE, Subscription, Unread, decode_assignment, decode_subscription,

@@ -146,6 +146,14 @@ pub fn encode_subscription(
 ///
 /// A topic's name is longer than the format can say.
 pub fn encode_assignment(partitions: &[TopicPartition]) -> Result<Bytes, Error> {
+    encode_assignment_with(partitions, None)
+}
+
+/// As [`encode_assignment`], with a word for whoever reads it beside.
+pub(super) fn encode_assignment_with(
+    partitions: &[TopicPartition],
+    user_data: Option<Bytes>,
+) -> Result<Bytes, Error> {
     let assigned = by_topic(partitions)
         .into_iter()
         .map(|(topic, partitions)| {
@@ -156,7 +164,7 @@ pub fn encode_assignment(partitions: &[TopicPartition]) -> Result<Bytes, Error> 
         .collect();
     let message = ConsumerProtocolAssignment::default()
         .with_assigned_partitions(assigned)
-        .with_user_data(None);
+        .with_user_data(user_data);
     encode(&message, ASSIGNMENT_VERSION)
 }
 

@@ -1,5 +1,6 @@
 //! What a user touches: the cluster's address, the subscription's settings, the running handle.
 
+mod grouping;
 mod interest;
 mod kafka;
 mod running;
@@ -534,6 +535,7 @@ impl Subscription {
                 "no assignors: a group needs at least one, such as Range",
             ));
         }
+        self.check_membership()?;
         if self.config.session_timeout < Duration::from_secs(1) {
             return Err(Error::misuse(
                 "session_timeout is under a second: a network's hiccup would end it",

@@ -86,6 +86,7 @@ impl Membership {
                 self.beat.next = now + self.pause(self.beat.failures);
                 self.beat.failures = self.beat.failures.saturating_add(1);
             }
+            Code::FENCED_INSTANCE_ID => self.fenced(now, "the heartbeat to group"),
             code => self.fail(self.refusal(code, "the heartbeat to group")),
         }
     }

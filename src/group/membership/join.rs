@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::super::action::{GroupAction, GroupEvent, GroupLink};
 use super::super::config::AssignorKind;
+use super::super::note::Note;
 use super::super::protocol::{PROTOCOL_TYPE, decode_assignment, encode_subscription};
 use super::{Current, Membership, Round, Said, State, moved, too_large};
 use crate::error::Error;
@@ -103,6 +104,7 @@ impl Membership {
                 return self.try_join(now);
             }
             Code::REBALANCE_IN_PROGRESS => return self.try_join(now),
+            Code::FENCED_INSTANCE_ID => return self.fenced(now, "joining the group"),
             code => return self.refused(now, code, "joining the group"),
         }
         self.member_id = answer.member_id;
@@ -156,7 +158,13 @@ impl Membership {
         };
     }
 
-    pub(super) fn synced(&mut self, now: Now, sent: Now, round: Round, answer: SyncGroupResponse) {
+    pub(super) fn synced(
+        &mut self,
+        now: Now,
+        sent: Now,
+        mut round: Round,
+        answer: SyncGroupResponse,
+    ) {
         match answer.code {
             Code::NONE => {}
             Code::UNKNOWN_MEMBER_ID | Code::ILLEGAL_GENERATION => {
@@ -164,7 +172,8 @@ impl Membership {
             }
             // Our leases stand under the generation before (KAFKA-13406).
             Code::REBALANCE_IN_PROGRESS => return self.try_join(now),
-            code => return self.refused(now, code, "taking the assignment"),
+            Code::FENCED_INSTANCE_ID => return self.fenced(now, "taking the assignment of group"),
+            code => return self.refused(now, code, "taking the assignment of group"),
         }
         self.alive = self.alive.max(sent);
         self.calm = self.calm.max(sent);
@@ -173,7 +182,13 @@ impl Membership {
             return self.wait(now);
         }
         let partitions = match decode_assignment(&answer.assignment) {
-            Ok(assignment) => assignment.partitions,
+            Ok(assignment) => {
+                let note = Note::decode(assignment.user_data.as_deref().unwrap_or_default());
+                for (topic, count) in round.view.iter_mut().flatten() {
+                    *count = count.or(note.view.get(topic).copied());
+                }
+                assignment.partitions
+            }
             Err(_) => {
                 self.notice(GroupEvent::AssignmentUnread);
                 Vec::new()
@@ -193,6 +208,7 @@ impl Membership {
             generation: round.generation,
             view: round.view,
         });
+        self.fill_view();
         self.actions.push_back(GroupAction::Joined {
             member_id: self.member_id.clone(),
             generation: round.generation,
@@ -225,6 +241,9 @@ impl Membership {
     pub(super) fn unanswered(&mut self, now: Now, error: Error) {
         if !error.is_retriable() {
             return self.fail(error);
+        }
+        if self.member_id.is_empty() && self.cfg.instance_id.is_some() {
+            self.ghost_until = now + self.parked_timeout();
         }
         self.actions.push_back(GroupAction::CoordinatorMoved);
         self.wait(now);

@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::super::action::{GroupAction, GroupEvent, Unreadable};
 use super::super::assign::{AssignMember, assign};
-use super::super::protocol::{decode_subscription, encode_assignment};
+use super::super::note::Note;
+use super::super::protocol::{decode_subscription, encode_assignment_with};
 use super::{Membership, Round, State, too_large};
 use crate::time::Now;
 use crate::wire::message::JoinGroupMember;
@@ -31,7 +34,9 @@ impl Membership {
         });
         if skip {
             // A static leader came back and the old shares stand (KIP-814): we only watch.
-            let round = self.with_view(round, &members);
+            // From what they were made our own assignment says, if one of our make wrote it. Else
+            // nobody can tell, and the first count that we hear is no reason to disturb the group.
+            let round = with_view(round, &members, |_| None);
             return self.send_sync(now, round, Vec::new());
         }
         let until = now + METADATA_WAIT.min(self.cfg.session_timeout / 3);
@@ -101,12 +106,13 @@ impl Membership {
         else {
             return;
         };
-        let round = self.with_view(round, &members);
-        let counts = round.view.as_ref().unwrap_or(&self.counts);
+        let count = |topic: &Arc<str>| self.counts.get(topic).copied().unwrap_or(0);
+        let round = with_view(round, &members, |topic| Some(count(topic)));
         let mut shares = Vec::new();
         let mut size = 0;
-        for (member_id, share) in assign(round.kind, counts, &members) {
-            match encode_assignment(&share) {
+        for (member_id, share) in assign(round.kind, &self.counts, &members) {
+            let note = (member_id == self.member_id).then(|| self.note_to_self(&round));
+            match encode_assignment_with(&share, note.flatten()) {
                 Ok(bytes) => {
                     size += bytes.len() + member_id.len();
                     shares.push((member_id, bytes));
@@ -120,22 +126,47 @@ impl Membership {
         }
     }
 
-    /// Notes from which partition counts the leader assigns.
-    pub(super) fn with_view(&self, mut round: Round, members: &[AssignMember]) -> Round {
-        let topics: BTreeSet<&Arc<str>> = members.iter().flat_map(|m| &m.topics).collect();
-        let count = |topic: &Arc<str>| self.counts.get(topic).copied().unwrap_or(0);
-        round.view = Some(topics.into_iter().map(|t| (t.clone(), count(t))).collect());
-        round
-    }
-
     /// Whether we lead and the cluster is no longer as we assigned it.
     pub(super) fn view_is_old(&self) -> bool {
         let view = self.current.as_ref().and_then(|c| c.view.as_ref());
         view.is_some_and(|view| {
-            view.iter()
-                .any(|(topic, count)| self.counts.get(topic).copied().unwrap_or(0) != *count)
+            let known = view.iter().filter_map(|(topic, n)| Some((topic, (*n)?)));
+            known
+                .into_iter()
+                .any(|(topic, n)| self.counts.get(topic).is_some_and(|count| *count != n))
         })
     }
+
+    /// For a static leader's next life: what these shares were made from.
+    fn note_to_self(&self, round: &Round) -> Option<Bytes> {
+        self.cfg.instance_id.as_ref()?;
+        let view = round.view.iter().flatten();
+        let known = view.filter_map(|(topic, n)| Some((topic.clone(), (*n)?)));
+        Note {
+            view: known.collect(),
+        }
+        .encode()
+    }
+
+    /// Where the leader was told to keep the shares, the first count of a topic is the one that
+    /// they were made from.
+    pub(super) fn fill_view(&mut self) {
+        let view = self.current.as_mut().and_then(|c| c.view.as_mut());
+        for (topic, count) in view.into_iter().flatten() {
+            *count = count.or_else(|| self.counts.get(topic).copied());
+        }
+    }
+}
+
+/// Notes from which partition counts the leader assigns.
+fn with_view(
+    mut round: Round,
+    members: &[AssignMember],
+    count: impl Fn(&Arc<str>) -> Option<i32>,
+) -> Round {
+    let topics: BTreeSet<&Arc<str>> = members.iter().flat_map(|m| &m.topics).collect();
+    round.view = Some(topics.into_iter().map(|t| (t.clone(), count(t))).collect());
+    round
 }
 
 fn generation_in(user_data: &[u8]) -> Option<i32> {

@@ -65,6 +65,9 @@ pub struct Membership {
     /// Joins since the group was last calm.
     tries: u32,
     last_join: Option<Now>,
+    /// Until then the coordinator may still serve a join of ours that nobody answered, and so
+    /// take us for our own twin.
+    ghost_until: Now,
     tokens: u64,
     random: u64,
     actions: VecDeque<GroupAction>,
@@ -123,6 +126,10 @@ enum Leave {
     RetryAt(Now),
 }
 
+/// How many partitions each topic of the group had when they were shared out. None: somebody who
+/// knew shared them out, so that the first number we hear counts.
+type View = BTreeMap<Arc<str>, Option<i32>>;
+
 /// A generation on its way from JoinGroup to SyncGroup.
 #[derive(Clone, Debug)]
 struct Round {
@@ -131,7 +138,7 @@ struct Round {
     kind: AssignorKind,
     leader: bool,
     /// Leaders: the partition counts that they assign (or assigned) from.
-    view: Option<BTreeMap<Arc<str>, i32>>,
+    view: Option<View>,
 }
 
 /// A complete generation.
@@ -139,7 +146,7 @@ struct Round {
 struct Current {
     generation: i32,
     /// Leaders: the partition counts that they assigned from.
-    view: Option<BTreeMap<Arc<str>, i32>>,
+    view: Option<View>,
 }
 
 /// What a JoinGroup told the group.
@@ -186,6 +193,7 @@ impl Membership {
             calm: now,
             tries: 0,
             last_join: None,
+            ghost_until: now,
             tokens: 0,
             actions: VecDeque::new(),
         }
@@ -216,6 +224,7 @@ impl Membership {
             return;
         }
         self.counts = counts;
+        self.fill_view();
         match &self.state {
             State::Assigning { .. } => self.try_assign(now, false),
             State::Stable if self.view_is_old() => self.rejoin(now, "the cluster changed"),
@@ -281,7 +290,7 @@ impl Membership {
         let known = !self.member_id.is_empty();
         match self.state {
             // A static member keeps its place for its next life.
-            _ if self.cfg.instance_id.is_some() => self.end(),
+            _ if !self.cfg.leaves() => self.end(),
             _ if known => self.send_leave(now, until),
             State::Joining { token } => {
                 let leave = Leave::AfterJoin(token);
@@ -459,12 +468,31 @@ impl Membership {
     /// The coordinator does not count us in: all is lost, and we come back as if new.
     fn expelled(&mut self, now: Now, code: Code) {
         self.notice(GroupEvent::Expelled { code });
-        let forgotten = code == Code::UNKNOWN_MEMBER_ID;
+        let forgotten = matches!(code, Code::UNKNOWN_MEMBER_ID | Code::FENCED_INSTANCE_ID);
         if let State::Joining { .. } | State::Assigning { .. } | State::Syncing { .. } = self.state
         {
             self.state = State::Stable; // that round is over
         }
         self.lose(now, forgotten);
+    }
+
+    /// Our instance id is another member's now. Either somebody was given the same name, or it is
+    /// we ourselves (KAFKA-20985):
+    ///
+    /// 1. our join, which has no member id yet, is not answered in time; the connection is given up;
+    /// 2. we join again over another one, and get the id A;
+    /// 3. the coordinator reads the first join, which had been waiting in its socket, takes it for
+    ///    a new process of our name and gives it the id B. A is fenced, B is nobody.
+    ///
+    /// So within some time after a join that was not answered we take our name back, once.
+    fn fenced(&mut self, now: Now, what: &str) {
+        if now < self.ghost_until {
+            self.ghost_until = now;
+            self.notice(GroupEvent::FencedByOurself);
+            self.expelled(now, Code::FENCED_INSTANCE_ID);
+        } else {
+            self.fail(self.refusal(Code::FENCED_INSTANCE_ID, what));
+        }
     }
 
     /// Past the session nothing is ours.
@@ -506,6 +534,11 @@ impl Membership {
                 "; we offer the assignors [{}] of type {PROTOCOL_TYPE}, the group's members offer \
                  others: list one that all of them have",
                 ours.join(", ")
+            ),
+            Code::FENCED_INSTANCE_ID => format!(
+                "; another member has the instance_id {:?} too: give each member its own, and end \
+                 the old process before the new one starts",
+                self.cfg.instance_id.as_deref().unwrap_or_default()
             ),
             _ => String::new(),
         };

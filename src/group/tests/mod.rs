@@ -4,6 +4,7 @@ mod joining;
 mod leading;
 mod rebalance;
 mod session;
+mod statics;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,0 +1,78 @@
+//! How a subscription takes part in its group.
+
+use super::{Interest, Subscription};
+use crate::engine::Source;
+use crate::error::Error;
+use crate::group::{GroupConfig, OnClose};
+use std::sync::Arc;
+
+impl Subscription {
+    /// Makes this a static member of its group (KIP-345): a process that restarts within the
+    /// session time-out under the same name gets its partitions back, and no other member is
+    /// disturbed. Each member needs a name of its own: of two with the same, the older one ends
+    /// with an error, and until it has heard of that (a heartbeat's time) both may run the same
+    /// records.
+    ///
+    /// A static member stays in the group when it closes; see [`Subscription::on_close`].
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "broker"))] fn main() {}
+    /// # #[cfg(feature = "broker")] #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| ("k", [n]))).await?;
+    /// # let brokers = server.bootstrap();
+    /// use laneway::{Kafka, Topics};
+    ///
+    /// for _life in 0..2 {
+    ///     let running = Kafka::new(brokers.clone())
+    ///         .subscribe(Topics::named(["payments"]).group("billing"))
+    ///         .instance_id("till-7")
+    ///         .start(|_record| async {})?;
+    ///     while server.cluster().group_view("billing").is_none_or(|g| g.members.is_empty()) {
+    ///         tokio::task::yield_now().await;
+    ///     }
+    ///     running.drain().await?; // stays in the group
+    /// }
+    /// let group = server.cluster().group_view("billing").unwrap();
+    /// assert_eq!((group.generation, group.members.len()), (1, 1)); // no rebalance between them
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn instance_id(mut self, id: impl Into<Arc<str>>) -> Self {
+        self.config.instance_id = Some(id.into());
+        self
+    }
+
+    /// Whether closing gives the place in the group up. By default a static member stays and any
+    /// other leaves, as with Kafka's own client (KIP-1092 lets one choose). A dynamic member that
+    /// stays keeps its partitions from the others until its session is over, for nothing.
+    pub fn on_close(mut self, how: OnClose) -> Self {
+        self.config.on_close = Some(how);
+        self
+    }
+
+    /// What the settings of a membership must keep to.
+    pub(super) fn check_membership(&self) -> Result<(), Error> {
+        let group = match &self.config.source {
+            Source::Topics { group, .. } => group.clone(),
+            Source::Partitions { .. } => return self.check_no_membership(),
+        };
+        debug_assert!(matches!(self.what, Interest::Topics(_)));
+        let mut settings = GroupConfig::new(group);
+        settings.instance_id.clone_from(&self.config.instance_id);
+        settings.check()
+    }
+
+    /// Partitions chosen by hand join no group.
+    fn check_no_membership(&self) -> Result<(), Error> {
+        let set = match (&self.config.instance_id, self.config.on_close) {
+            (Some(_), _) => "instance_id",
+            (_, Some(_)) => "on_close",
+            _ => return Ok(()),
+        };
+        Err(Error::misuse(format!(
+            "{set} is for members of a group, and Partitions::of joins none: leave it out, or \
+             use Topics::named"
+        )))
+    }
+}
