@@ -1,12 +1,16 @@
 //! What a user hands over: functions of a record or of a batch, and what they may return.
 
-use crate::lane::{Handler, IntoOutcome, Taken};
 #[cfg(feature = "runtime")]
-use crate::lane::{IntoOutcomes, Parcel};
+use crate::lane::IntoOutcomes;
+use crate::lane::{Handler, HandlerError, IntoOutcome, Outcome, Taken, TakenRecord};
 use crate::record::{Delivery, Record};
 use std::future::Future;
 #[cfg(feature = "runtime")]
-use std::{marker::PhantomData, sync::Arc};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// What the user makes of errors: the function of `Subscription::on_error`.
+pub type ErrorPolicy = Arc<dyn Fn(&Record, &dyn HandlerError) -> Outcome + Send + Sync>;
 
 /// A handler that calls `f` with one record at a time: what [`Subscription::run`] makes of a
 /// function, for drivers of an [`Engine`](crate::engine::Engine) other than the tokio shell.
@@ -18,11 +22,21 @@ where
     Fut: Future + Send + 'static,
     Fut::Output: IntoOutcome,
 {
-    OneByOne(f)
+    OneByOne(f, None)
+}
+
+/// As [`one_by_one`], with a say in what errors, panics and time-outs become.
+pub fn one_by_one_or<F, Fut>(f: F, on_error: ErrorPolicy) -> impl Handler<Delivery, Run = Fut>
+where
+    F: Fn(Record) -> Fut + Send + Sync + 'static,
+    Fut: Future + Send + 'static,
+    Fut::Output: IntoOutcome,
+{
+    OneByOne(f, Some(on_error))
 }
 
 /// Calls a function with one record at a time.
-pub(crate) struct OneByOne<F>(pub(crate) F);
+pub(crate) struct OneByOne<F>(pub(crate) F, pub(crate) Option<ErrorPolicy>);
 
 impl<F, Fut> Handler<Delivery> for OneByOne<F>
 where
@@ -35,11 +49,15 @@ where
     fn run(&self, taken: Taken<Delivery>) -> Fut {
         (self.0)(first_of(taken))
     }
+
+    fn on_error(&self, record: &TakenRecord<'_, Delivery>, error: &dyn HandlerError) -> Outcome {
+        policy(self.1.as_ref(), record, error)
+    }
 }
 
 /// Calls a function with a batch of records.
 #[cfg(feature = "runtime")]
-pub(crate) struct InBatches<F>(pub(crate) F);
+pub(crate) struct InBatches<F>(pub(crate) F, pub(crate) Option<ErrorPolicy>);
 
 #[cfg(feature = "runtime")]
 impl<F, Fut> Handler<Delivery> for InBatches<F>
@@ -53,11 +71,19 @@ where
     fn run(&self, taken: Taken<Delivery>) -> Fut {
         (self.0)(records_of(&taken))
     }
+
+    fn on_error(&self, record: &TakenRecord<'_, Delivery>, error: &dyn HandlerError) -> Outcome {
+        policy(self.1.as_ref(), record, error)
+    }
 }
 
 /// Calls a plain function, which may block, with one record at a time.
 #[cfg(feature = "runtime")]
-pub(crate) struct Blocking<F, R>(pub(crate) F, pub(crate) PhantomData<fn() -> R>);
+pub(crate) struct Blocking<F, R>(
+    pub(crate) F,
+    pub(crate) Option<ErrorPolicy>,
+    pub(crate) PhantomData<fn() -> R>,
+);
 
 #[cfg(feature = "runtime")]
 impl<F, R> Handler<Delivery> for Blocking<F, R>
@@ -70,24 +96,34 @@ where
     fn run(&self, taken: Taken<Delivery>) -> Self::Run {
         std::future::ready((self.0)(first_of(taken)))
     }
+
+    fn on_error(&self, record: &TakenRecord<'_, Delivery>, error: &dyn HandlerError) -> Outcome {
+        policy(self.1.as_ref(), record, error)
+    }
+}
+
+fn policy(
+    policy: Option<&ErrorPolicy>,
+    record: &TakenRecord<'_, Delivery>,
+    error: &dyn HandlerError,
+) -> Outcome {
+    match policy {
+        Some(policy) => policy(&record_of(record), error),
+        None => Outcome::failed(error.to_string()),
+    }
 }
 
 fn first_of(taken: Taken<Delivery>) -> Record {
     let (parcel, index) = taken.first;
-    Record::new(parcel, index, taken.attempt + 1, taken.lane)
+    Record::new(parcel, index, taken.tried, taken.lane)
+}
+
+fn record_of(record: &TakenRecord<'_, Delivery>) -> Record {
+    let parcel = Arc::clone(record.parcel);
+    Record::new(parcel, record.index, record.tried.cloned(), record.lane)
 }
 
 #[cfg(feature = "runtime")]
 fn records_of(taken: &Taken<Delivery>) -> Vec<Record> {
-    let mut attempt = taken.attempt + 1;
-    let record = |(parcel, index): (&Arc<Parcel<Delivery>>, u32)| {
-        // A record that failed before leads a batch; what follows it runs for the first time.
-        Record::new(
-            parcel.clone(),
-            index,
-            std::mem::replace(&mut attempt, 1),
-            taken.lane,
-        )
-    };
-    taken.records().map(record).collect()
+    taken.records().map(|record| record_of(&record)).collect()
 }

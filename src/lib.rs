@@ -72,7 +72,7 @@ pub use engine::{CommitMode as Commit, Event, LaneKey, PartitionSnapshot, Snapsh
 pub use error::{Error, ErrorKind};
 pub use fetch::{LossPolicy, StartOffset};
 pub use group::{AssignorKind, OnClose};
-pub use lane::{IntoOutcome, IntoOutcomes, Outcome, Retry};
+pub use lane::{Exhausted, HandlerError, IntoOutcome, IntoOutcomes, Outcome, Retry};
 pub use record::Record;
 #[cfg(feature = "runtime")]
 pub use subscription::{

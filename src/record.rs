@@ -1,7 +1,7 @@
 //! A record as a handler gets it.
 
 use crate::fetch::Charge;
-use crate::lane::{LaneId, Parcel};
+use crate::lane::{Attempt, LaneId, Parcel, Tried};
 use crate::records::{Batch, TimestampType};
 use bytes::Bytes;
 use std::fmt;
@@ -52,22 +52,22 @@ pub struct Delivery {
 pub struct Record {
     parcel: Arc<Parcel<Delivery>>,
     index: u32,
-    attempt: u32,
     lane: LaneId,
+    tried: Option<Arc<Tried>>,
 }
 
 impl Record {
     pub(crate) fn new(
         parcel: Arc<Parcel<Delivery>>,
         index: u32,
-        attempt: u32,
+        tried: Option<Arc<Tried>>,
         lane: LaneId,
     ) -> Self {
         Record {
             parcel,
             index,
-            attempt,
             lane,
+            tried,
         }
     }
 
@@ -150,7 +150,16 @@ impl Record {
     /// since the partition was last granted.
     #[must_use]
     pub fn attempt(&self) -> u32 {
-        self.attempt
+        self.tried
+            .as_ref()
+            .map_or(1, |t| t.attempts().saturating_add(1))
+    }
+
+    /// What its last run failed with: the handler's error, or its panic's words. `None` at the
+    /// first run, and where the handler only asked for a retry.
+    #[must_use]
+    pub fn last_error(&self) -> Option<&str> {
+        self.tried.as_ref()?.error()
     }
 
     /// The number of the lane that runs it; `None` where records run in any order. It means
@@ -168,6 +177,22 @@ impl Record {
     }
 }
 
+impl Attempt<'_> {
+    /// The record that failed. `None` where the lanes run records of another source than Kafka.
+    /// Its [`Record::attempt`] is the one that would be next.
+    #[must_use]
+    pub fn record(&self) -> Option<Record> {
+        let parcel = self.parcel.downcast_ref::<Arc<Parcel<Delivery>>>()?;
+        let tried = Some(Arc::clone(self.tried));
+        Some(Record::new(
+            Arc::clone(parcel),
+            self.index,
+            tried,
+            LaneId::NONE,
+        ))
+    }
+}
+
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Record")
@@ -176,7 +201,7 @@ impl fmt::Debug for Record {
             .field("offset", &self.offset())
             .field("key_len", &self.key().map(<[u8]>::len))
             .field("value_len", &self.value().map(<[u8]>::len))
-            .field("attempt", &self.attempt)
+            .field("attempt", &self.attempt())
             .finish_non_exhaustive()
     }
 }

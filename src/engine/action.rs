@@ -236,6 +236,10 @@ pub struct Snapshot {
     pub queued: u64,
     /// Records that wait for their next attempt.
     pub parked: u64,
+    /// Dead letters whose write is not acknowledged yet.
+    pub dead_letters: u64,
+    /// Records whose handler took longer than it may, so far.
+    pub timed_out: u64,
     /// Records with executors: running, or about to.
     pub out: u64,
     /// Lanes that have a record running or parked.

@@ -192,7 +192,8 @@ impl Engine {
 
     fn lanes_are_empty(&self) -> bool {
         let load = self.lanes.load();
-        load.ready == 0 && load.queued == 0 && load.parked == 0 && load.out == 0
+        let waits = load.ready + load.queued + load.parked + load.held;
+        waits == 0 && load.out == 0
     }
 
     /// From running to flushing, once nothing runs or the deadline has come.

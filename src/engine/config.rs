@@ -130,6 +130,10 @@ pub struct Config {
     pub commit_every: u64,
     /// What follows a failure.
     pub retry: Retry,
+    /// Whether dead letters have somewhere to go.
+    pub dead_letters: bool,
+    /// How long a handler call may take.
+    pub handler_timeout: Option<Duration>,
     /// Bytes that may be held, from the socket to settlement.
     pub budget_bytes: u64,
     /// Records that a partition may run above its watermark.
@@ -190,6 +194,8 @@ impl Config {
             commit_interval: Duration::from_secs(1),
             commit_every: 0,
             retry: Retry::default(),
+            dead_letters: false,
+            handler_timeout: None,
             budget_bytes: 64 << 20,
             ahead_max: 1_000_000,
             batch_bytes_max: 64 << 20,

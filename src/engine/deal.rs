@@ -168,7 +168,7 @@ impl Engine {
         let LaneKey::By(by) = &self.config.lane_key else {
             return None;
         };
-        let mut record = Record::new(parcel.clone(), 0, 1, LaneId::NONE);
+        let mut record = Record::new(parcel.clone(), 0, None, LaneId::NONE);
         let (hasher, hashes) = (&self.hasher, &mut self.hashes);
         let hashed = catch_unwind(AssertUnwindSafe(|| {
             hashes.clear();

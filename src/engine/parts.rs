@@ -78,6 +78,8 @@ pub(super) fn lanes(c: &Config) -> LanesConfig {
         batch_max: c.batch_max,
         blocking: c.one_lane_groups,
         retry: c.retry.clone(),
+        dead_letters: c.dead_letters,
+        timeout: c.handler_timeout,
         seed: c.seed_for(1),
         ..LanesConfig::new(c.mode)
     }

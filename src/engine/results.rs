@@ -3,7 +3,7 @@
 use super::{Counters, Done, Engine, Event, Leases};
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LeaseId, TopicPartition};
-use crate::lane::{self, Exhausted, LaneId, Lease, Note, Sink};
+use crate::lane::{self, Exhausted, LaneId, Lease, Note, Sink, Why};
 use crate::time::Now;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,18 +102,24 @@ impl Engine {
                 reason,
                 panicked,
                 then,
+                why,
             } => {
                 if panicked && attempts == 1 {
                     self.failed((lease, ordinal, lane), attempts, reason.clone(), panicked);
                 }
-                let reason = words(reason);
                 let so = match then {
+                    // What becomes of the write is told by who makes it.
+                    Exhausted::DeadLetter => return,
                     Exhausted::Drop => "it is dropped",
-                    Exhausted::Stop => "the subscription ends",
+                    Exhausted::Keep => "it goes on being tried",
+                    _ => "the subscription ends, and the record stays open",
                 };
-                let says =
-                    format!("a record failed {attempts} times, which is the cap; {so}: {reason}");
-                let mut error = Error::new(ErrorKind::Handler, says);
+                let says = given_up(why, attempts, so, &words(reason));
+                let kind = match why {
+                    Why::NoDeadLetters => ErrorKind::Misuse,
+                    _ => ErrorKind::Handler,
+                };
+                let mut error = Error::new(kind, says);
                 if let Some((partition, offset)) = self.address(lease, ordinal) {
                     error = error
                         .at(partition.topic, partition.partition)
@@ -164,6 +170,22 @@ impl Engine {
         let tenure = self.leases.get(lease)?;
         let offset = tenure.tracker.as_ref()?.offset_of(ordinal)?;
         Some((tenure.partition.clone(), offset))
+    }
+}
+
+fn given_up(why: Why, attempts: u32, so: &str, reason: &str) -> String {
+    match why {
+        Why::Attempts => {
+            format!("a record failed {attempts} times, which is the cap; {so}: {reason}")
+        }
+        Why::Age => {
+            format!("a record has failed for as long as it may, {attempts} times; {so}: {reason}")
+        }
+        Why::NoDeadLetters => format!(
+            "a record was to become a dead letter and there is no topic for it, so {so}; \
+             add .dead_letter(topic): {reason}"
+        ),
+        _ => format!("a record was given up by its handler at attempt {attempts}; {so}: {reason}"),
     }
 }
 

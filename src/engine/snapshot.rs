@@ -32,6 +32,8 @@ impl Engine {
             ready: load.ready as u64,
             queued: load.queued as u64,
             parked: load.parked as u64,
+            dead_letters: load.held as u64,
+            timed_out: self.lanes.timed_out(),
             out: load.out as u64,
             lanes_busy: load.lanes_busy as u64,
             settled: self.counters.settled,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::LaneId;
 use super::outcome::Outcome;
+use super::retry::Tried;
 use crate::ids::LeaseId;
 use crate::time::Now;
 
@@ -176,8 +177,8 @@ impl<L> Group<L> {
 pub(super) struct Seg<L> {
     pub(super) parcel: Arc<Parcel<L>>,
     pub(super) cut: Cut,
-    /// How often its records have run before.
-    pub(super) attempt: u32,
+    /// What became of its records' earlier runs; then it is one record.
+    pub(super) tried: Option<Arc<Tried>>,
     /// The lane that this segment unseals, or none.
     pub(super) opens: LaneId,
 }
@@ -189,7 +190,7 @@ impl<L> Seg<L> {
             parcel: Arc::clone(&self.parcel),
             index,
             len: 1,
-            attempt: self.attempt,
+            tried: self.tried.clone(),
             lane,
         }
     }
@@ -238,13 +239,14 @@ impl Item {
     }
 }
 
-/// Neighbouring records of one parcel and lane, on their own.
+/// Neighbouring records of one parcel and lane, on their own. A record that ran before stands
+/// alone: it has a history of its own.
 #[derive(Debug)]
 pub(super) struct Stretch<L> {
     pub(super) parcel: Arc<Parcel<L>>,
     pub(super) index: u32,
     pub(super) len: u32,
-    pub(super) attempt: u32,
+    pub(super) tried: Option<Arc<Tried>>,
     pub(super) lane: LaneId,
 }
 
@@ -256,7 +258,7 @@ impl<L> Stretch<L> {
             parcel: Arc::clone(&self.parcel),
             index: self.index,
             len,
-            attempt: self.attempt,
+            tried: self.tried.clone(),
             lane: self.lane,
         };
         self.index += len;
@@ -264,9 +266,11 @@ impl<L> Stretch<L> {
         head
     }
 
-    /// Takes `other` in, if it goes on where this ends.
+    /// Takes records that never ran in, if they go on where this ends and it never ran either.
     pub(super) fn join(&mut self, parcel: &Arc<Parcel<L>>, index: u32, len: u32) -> bool {
-        let joins = self.index + self.len == index && Arc::ptr_eq(&self.parcel, parcel);
+        let joins = self.tried.is_none()
+            && self.index + self.len == index
+            && Arc::ptr_eq(&self.parcel, parcel);
         if joins {
             self.len += len;
         }
@@ -325,8 +329,18 @@ impl<L> Late<L> {
 pub enum RunResult {
     /// The handler ran to its end.
     Outcome(Outcome),
-    /// The handler panicked, with these words.
-    Panicked(String),
+    /// The handler panicked.
+    Panicked {
+        /// With these words.
+        words: String,
+        /// What that shall mean, by the user's policy.
+        then: Outcome,
+    },
+    /// The handler ran longer than it may: its future was dropped, or its late result was.
+    TimedOut {
+        /// What that shall mean, by the user's policy.
+        then: Outcome,
+    },
     /// The handler was not called: the lease had ended, or the record stands behind one that must
     /// run again.
     NotRun,

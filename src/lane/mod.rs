@@ -23,11 +23,12 @@
 //! 3. A record that must run again *seals* its lane in the Runner: whatever it meets of that lane
 //!    comes back as not run, until the engine, which has them all again, opens the lane anew.
 //! 4. Results of a lost lease settle nothing; they still free their lane and their counts.
-//! 5. A lane that waits has a record out, a retry's deadline, or a place in a list of lanes that
-//!    may go on. Nothing waits for luck.
+//! 5. A lane that waits has a record out, a retry's deadline, a dead letter that is being written,
+//!    or a place in a list of lanes that may go on. Nothing waits for luck.
 //!
 //! Nothing here knows Kafka: a source deals parcels of anything under leases of its own.
 
+mod call;
 mod chain;
 mod group;
 mod hash;
@@ -41,12 +42,18 @@ mod slots;
 mod tests;
 mod wake;
 
+pub use call::NowFn;
 pub use group::{Group, Late, Lease, LeaseState, PARCEL_RECORDS_MAX, Parcel, RunResult};
 pub use hash::{KeyHash, Keys, LaneHasher};
-pub use lanes::{Lanes, LanesConfig, LoadSnapshot, Mode, Note, Recalled, Sink};
-pub use outcome::{Handler, IntoOutcome, IntoOutcomes, Outcome, Outcomes, Taken};
+pub use lanes::{
+    DeadLetter, DeadLetterId, Lanes, LanesConfig, LoadSnapshot, Mode, Note, Recalled, Sink,
+};
+pub use outcome::{
+    Handler, HandlerError, IntoOutcome, IntoOutcomes, Outcome, Outcomes, Panicked, Taken,
+    TakenRange, TakenRecord, TimedOut,
+};
 pub use permits::Permits;
-pub use retry::{Exhausted, Retry};
+pub use retry::{Attempt, Exhausted, Retry, RetryFn, Tried, Why};
 pub use runner::{Recall, Runner, RunnerConfig, Running};
 
 /// A lane's number. It means nothing outside the subscription, nor in another life of it.

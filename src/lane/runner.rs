@@ -3,12 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 
+use super::call::{NowFn, start_held, start_one};
 use super::chain::{Chain, Nodes};
 use super::group::{Cut, Group, Late, Parcel, RunResult, Stretch};
-use super::outcome::{Handler, Outcome, Outcomes, Taken};
+use super::outcome::{Handler, Outcome, Outcomes, TakenRecord};
 use super::permits::{Permits, Seat};
 use super::slots::{End, Slots, Started};
 use super::{Done, LaneId};
@@ -33,6 +35,12 @@ pub struct RunnerConfig {
     pub in_turn: bool,
     /// The cap on records that run at once, if there is one.
     pub permits: Option<Arc<Permits>>,
+    /// How long a handler call may take. A pending one is dropped then, and counts as failed.
+    pub timeout: Option<Duration>,
+    /// What the time is, for executors whose handlers are done when their call returns: such a
+    /// call cannot be ended early, so a late result is only told by the clock. It counts for
+    /// nothing; the call counts as failed.
+    pub clock: Option<NowFn>,
 }
 
 /// A handler call that has not ended.
@@ -58,6 +66,8 @@ pub struct Runner<L, H: Handler<L>> {
     batch_max: u32,
     in_turn: bool,
     permits: Option<Seat>,
+    timeout: Option<Duration>,
+    clock: Option<NowFn>,
     /// Holds a permit to start records with. Only inside `poll`.
     may_pend: bool,
     groups: VecDeque<Group<L>>,
@@ -112,6 +122,8 @@ impl<L, H: Handler<L>> Runner<L, H> {
             batch_max: config.batch_max.max(1),
             in_turn: config.in_turn,
             permits: config.permits.as_ref().map(Seat::new),
+            timeout: config.timeout,
+            clock: config.clock.clone().filter(|_| config.timeout.is_some()),
             may_pend: false,
             groups: VecDeque::new(),
             slots: Slots::new(),
@@ -174,10 +186,11 @@ impl<L, H: Handler<L>> Runner<L, H> {
                 break;
             }
             self.woken.pop_front();
-            if let Some(end) = self.slots.poll(slot) {
+            if let Some(end) = self.slots.poll(slot, &self.handler) {
                 self.end(slot, end);
             }
         }
+        self.time_out(now, spent);
         let mut walked = None;
         if !spent && self.lates.is_empty() {
             let stop = self.start(cx, now, may_start, &mut walked);
@@ -212,6 +225,25 @@ impl<L, H: Handler<L>> Runner<L, H> {
         if self.walk_began.is_none() && !self.groups.is_empty() {
             self.walk_began = Some(now);
         }
+    }
+
+    /// Ends the calls that have run for too long. Not before those that were woken have been
+    /// polled: a result that is there when its time is up still counts.
+    fn time_out(&mut self, now: Now, spent: bool) {
+        let Some(longest) = self.timeout.filter(|_| !spent) else {
+            return;
+        };
+        while let Some((slot, end)) = self.slots.time_out(now, longest, &self.handler) {
+            self.end(slot, end);
+        }
+    }
+
+    /// When [`poll`](Self::poll) is due even if nothing wakes it: a pending call has then run for
+    /// as long as it may.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Now> {
+        let longest = self.timeout?;
+        self.slots.oldest().map(|running| running.since + longest)
     }
 
     /// Whether it holds nothing: no group, no record, no result.
@@ -366,13 +398,16 @@ impl<L, H: Handler<L>> Runner<L, H> {
                     self.run_held(now);
                 }
                 Gate::Go => {
-                    let taken = Taken {
-                        first: (Arc::clone(&seg.parcel), index),
-                        attempt: seg.attempt,
-                        lane,
-                        rest: Vec::new(),
-                    };
-                    let started = self.slots.start(&self.handler, taken);
+                    let started = start_one(
+                        (&mut self.slots, &self.handler),
+                        (self.timeout, self.clock.as_ref()),
+                        &TakenRecord {
+                            parcel: &seg.parcel,
+                            index,
+                            tried: seg.tried.as_ref(),
+                            lane,
+                        },
+                    );
                     if group.pass(matches!(started, Started::Acked)) {
                         continue;
                     }
@@ -385,9 +420,11 @@ impl<L, H: Handler<L>> Runner<L, H> {
                     let stretch = seg.stretch(lane, index);
                     group.pass(false);
                     if let Some(Blocked::Busy(chain)) = self.lanes.get_mut(&lane.0) {
-                        let joined = self.waits.back_mut(chain).is_some_and(|last| {
-                            last.attempt == stretch.attempt && last.join(&stretch.parcel, index, 1)
-                        });
+                        let joined = stretch.tried.is_none()
+                            && self
+                                .waits
+                                .back_mut(chain)
+                                .is_some_and(|last| last.join(&stretch.parcel, index, 1));
                         if !joined {
                             self.waits.push(chain, stretch);
                         }
@@ -413,7 +450,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
         may_start: &mut dyn FnMut() -> bool,
     ) -> Option<Stop> {
         let seg = group.segs.get_mut(group.seg)?;
-        let (attempt, parcel) = (seg.attempt, &seg.parcel);
+        let (tried, parcel) = (&seg.tried, &seg.parcel);
         loop {
             let (lane, index) = match &seg.cut {
                 Cut::Items { end } if group.item < *end => {
@@ -434,13 +471,16 @@ impl<L, H: Handler<L>> Runner<L, H> {
             if let Some(stop) = self.stop(cx, may_start) {
                 return Some(stop);
             }
-            let taken = Taken {
-                first: (Arc::clone(parcel), index),
-                attempt,
-                lane,
-                rest: Vec::new(),
-            };
-            let started = self.slots.start(&self.handler, taken);
+            let started = start_one(
+                (&mut self.slots, &self.handler),
+                (self.timeout, self.clock.as_ref()),
+                &TakenRecord {
+                    parcel,
+                    index,
+                    tried: tried.as_ref(),
+                    lane,
+                },
+            );
             let at_once = matches!(started, Started::Acked);
             match &mut seg.cut {
                 Cut::Items { .. } => {
@@ -459,7 +499,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
                     parcel: Arc::clone(parcel),
                     index,
                     len: 1,
-                    attempt,
+                    tried: tried.clone(),
                     lane,
                 });
                 self.came_to(started, now);
@@ -535,9 +575,11 @@ impl<L, H: Handler<L>> Runner<L, H> {
             if !joins || !seg.parcel.lease.is_granted() || seg.opens != LaneId::NONE {
                 break;
             }
-            let joined = self.held.last_mut().is_some_and(|last| {
-                last.lane == next && last.attempt == seg.attempt && last.join(&seg.parcel, index, 1)
-            });
+            let joined = seg.tried.is_none()
+                && self
+                    .held
+                    .last_mut()
+                    .is_some_and(|last| last.lane == next && last.join(&seg.parcel, index, 1));
             if !joined {
                 self.held.push(seg.stretch(next, index));
             }
@@ -548,22 +590,10 @@ impl<L, H: Handler<L>> Runner<L, H> {
 
     /// Calls the handler with what is held.
     fn run_held(&mut self, now: Now) {
-        let mut stretches = self.held.iter();
-        let Some(first) = stretches.next() else {
+        let limit = (self.timeout, self.clock.as_ref());
+        let Some(started) = start_held(&mut self.slots, &self.handler, limit, &self.held) else {
             return;
         };
-        let mut rest = Vec::new();
-        if first.len > 1 {
-            rest.push((Arc::clone(&first.parcel), first.index + 1, first.len - 1));
-        }
-        rest.extend(stretches.map(|s| (Arc::clone(&s.parcel), s.index, s.len)));
-        let taken = Taken {
-            first: (Arc::clone(&first.parcel), first.index),
-            attempt: first.attempt,
-            lane: first.lane,
-            rest,
-        };
-        let started = self.slots.start(&self.handler, taken);
         self.came_to(started, now);
     }
 
@@ -604,7 +634,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
     }
 
     /// Turns a call's end into results, and blocks or frees its lanes.
-    fn report(&mut self, held: &mut Vec<Stretch<L>>, end: End) {
+    fn report(&mut self, held: &mut Vec<Stretch<L>>, mut end: End) {
         let mut lanes: Vec<u32> = Vec::new();
         let first = held.first().map_or(LaneId::NONE, |s| s.lane);
         if held.iter().any(|s| s.lane != first) {
@@ -612,20 +642,20 @@ impl<L, H: Handler<L>> Runner<L, H> {
             lanes.sort_unstable();
             lanes.dedup();
         }
-        match end {
-            End::Outcomes(Outcomes::Each(outcomes)) => {
+        match end.outcomes() {
+            Outcomes::Each(outcomes) => {
                 let mut outcomes = outcomes.into_iter();
                 for mut stretch in held.drain(..) {
                     while stretch.len > 1 {
                         let one = stretch.split(1);
-                        self.report_stretch(one, next_of(&mut outcomes));
+                        self.report_stretch(one, end.result(next_of(&mut outcomes)));
                     }
-                    self.report_stretch(stretch, next_of(&mut outcomes));
+                    self.report_stretch(stretch, end.result(next_of(&mut outcomes)));
                 }
             }
-            end => {
+            Outcomes::All(outcome) => {
                 for stretch in held.drain(..) {
-                    self.report_stretch(stretch, end.result());
+                    self.report_stretch(stretch, end.result(outcome.clone()));
                 }
             }
         }
@@ -641,8 +671,9 @@ impl<L, H: Handler<L>> Runner<L, H> {
 
     fn report_stretch(&mut self, stretch: Stretch<L>, result: RunResult) {
         let again = match &result {
-            RunResult::Outcome(outcome) => !outcome.settles(),
-            RunResult::Panicked(_) => true,
+            RunResult::Outcome(then)
+            | RunResult::Panicked { then, .. }
+            | RunResult::TimedOut { then } => !then.settles(),
             RunResult::NotRun | RunResult::Cancelled => stretch.parcel.lease.is_granted(),
         };
         let seals = again && stretch.lane != LaneId::NONE;
@@ -705,10 +736,10 @@ impl<L, H: Handler<L>> Drop for Runner<L, H> {
     }
 }
 
-fn next_of(outcomes: &mut std::vec::IntoIter<Outcome>) -> RunResult {
-    RunResult::Outcome(outcomes.next().unwrap_or_else(|| {
+fn next_of(outcomes: &mut std::vec::IntoIter<Outcome>) -> Outcome {
+    outcomes.next().unwrap_or_else(|| {
         Outcome::Failed("the handler gave fewer outcomes than it took records".into())
-    }))
+    })
 }
 
 /// Adds a result, to the last one where it is the same for the next record.
@@ -719,7 +750,7 @@ fn push_late<L>(lates: &mut Vec<Late<L>>, what: Stretch<L>, result: RunResult, s
         && last.result == result
         && last.seals == seals
         && last.what.lane == what.lane
-        && last.what.attempt == what.attempt
+        && what.tried.is_none()
         && last.what.join(&what.parcel, what.index, what.len)
     {
         return;

@@ -6,8 +6,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use std::time::Duration;
+
 use super::group::{RunResult, Stretch};
-use super::outcome::{Handler, IntoOutcomes, Outcome, Outcomes, Taken};
+use super::outcome::{
+    Handler, HandlerError, IntoOutcomes, Outcome, Outcomes, Panicked, Taken, TimedOut,
+};
 use super::runner::Running;
 use super::wake::{SlotWake, WakeList};
 use crate::ids::LeaseId;
@@ -16,19 +20,38 @@ use crate::time::Now;
 /// How a handler call ended.
 pub(super) enum End {
     Outcomes(Outcomes),
-    Panicked(String),
+    /// With these words, which the user's policy made this of.
+    Panicked(String, Outcomes),
+    TimedOut(Outcomes),
     Cancelled,
 }
 
+/// Asks the user's policy what an error means for each record of a call.
+pub(super) type OnError<'a> = &'a mut dyn FnMut(&dyn HandlerError) -> Outcomes;
+
 impl End {
-    /// The result of each record, where it is the same for all.
-    pub(super) fn result(&self) -> RunResult {
+    /// The result of a record that came to this outcome.
+    pub(super) fn result(&self, outcome: Outcome) -> RunResult {
         match self {
-            End::Outcomes(Outcomes::All(outcome)) => RunResult::Outcome(outcome.clone()),
-            End::Outcomes(Outcomes::Each(_)) => RunResult::Outcome(Outcome::Retry),
-            End::Panicked(words) => RunResult::Panicked(words.clone()),
+            End::Outcomes(_) => RunResult::Outcome(outcome),
+            End::Panicked(words, _) => RunResult::Panicked {
+                words: words.clone(),
+                then: outcome,
+            },
+            End::TimedOut(_) => RunResult::TimedOut { then: outcome },
             End::Cancelled => RunResult::Cancelled,
         }
+    }
+
+    /// Takes the outcomes out.
+    pub(super) fn outcomes(&mut self) -> Outcomes {
+        let all = match self {
+            End::Outcomes(outcomes) | End::Panicked(_, outcomes) | End::TimedOut(outcomes) => {
+                outcomes
+            }
+            End::Cancelled => return Outcomes::All(Outcome::Retry),
+        };
+        std::mem::replace(all, Outcomes::All(Outcome::Retry))
     }
 }
 
@@ -49,8 +72,13 @@ pub(super) struct Slots<L, F> {
     hot: u32,
     free: Vec<u32>,
     pending: usize,
+    /// Pending slots in the order in which they began, as a list through the slots.
+    oldest: u32,
+    newest: u32,
     wakes: Arc<WakeList>,
 }
+
+const NIL: u32 = u32::MAX;
 
 struct Slot<L, F> {
     /// `None` inside while no future is there. The outer `None`: the box was given back.
@@ -61,6 +89,9 @@ struct Slot<L, F> {
     busy: bool,
     held: Vec<Stretch<L>>,
     since: Now,
+    /// The slots that began just before and after, while it is pending.
+    before: u32,
+    after: u32,
 }
 
 /// Free slots that keep their boxes.
@@ -73,6 +104,8 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
             hot: 0,
             free: Vec::new(),
             pending: 0,
+            oldest: NIL,
+            newest: NIL,
             wakes: Arc::new(WakeList::default()),
         };
         slots.hot = slots.add();
@@ -92,12 +125,13 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
         &mut self,
         handler: &H,
         taken: Taken<L>,
+        on_error: OnError<'_>,
     ) -> Started {
         let slot = &mut self.slots[self.hot as usize];
         let future = slot.future.get_or_insert_with(|| Box::pin(None));
         let polled = catch_unwind(AssertUnwindSafe(|| {
             future.as_mut().set(Some(handler.run(taken)));
-            match poll_once(future.as_mut(), &slot.waker) {
+            match poll_once(future.as_mut(), &slot.waker, on_error) {
                 Poll::Pending => Started::Pending,
                 Poll::Ready(Outcomes::All(Outcome::Ack)) => Started::Acked,
                 Poll::Ready(outcomes) => Started::Ended(End::Outcomes(outcomes)),
@@ -105,7 +139,7 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
         }));
         match polled {
             Ok(started) => started,
-            Err(panic) => Started::Ended(self.panicked(self.hot, panic)),
+            Err(panic) => Started::Ended(self.panicked(self.hot, panic, on_error)),
         }
     }
 
@@ -115,6 +149,12 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
         std::mem::swap(&mut slot.held, held);
         slot.busy = true;
         slot.since = now;
+        (slot.before, slot.after) = (self.newest, NIL);
+        match self.newest {
+            NIL => self.oldest = self.hot,
+            newest => self.slots[newest as usize].after = self.hot,
+        }
+        self.newest = self.hot;
         self.pending += 1;
         self.hot = match self.free.pop() {
             Some(slot) => slot,
@@ -123,16 +163,44 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
     }
 
     /// Polls a slot that was woken. None: it is pending still, or the wake came late.
-    pub(super) fn poll(&mut self, index: u32) -> Option<End> {
+    pub(super) fn poll<H: Handler<L, Run = F>>(&mut self, index: u32, handler: &H) -> Option<End> {
         let slot = &mut self.slots[index as usize];
         slot.wake.clear();
         let future = slot.future.as_mut().filter(|_| slot.busy)?;
-        let polled = catch_unwind(AssertUnwindSafe(|| poll_once(future.as_mut(), &slot.waker)));
+        let held = &slot.held;
+        let on_error: OnError<'_> = &mut |error| ask(handler, held, error);
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            poll_once(future.as_mut(), &slot.waker, on_error)
+        }));
         match polled {
             Ok(Poll::Pending) => None,
             Ok(Poll::Ready(outcomes)) => Some(End::Outcomes(outcomes)),
-            Err(panic) => Some(self.panicked(index, panic)),
+            Err(panic) => {
+                let held = std::mem::take(&mut self.slots[index as usize].held);
+                let end = self.panicked(index, panic, &mut |error| ask(handler, &held, error));
+                self.slots[index as usize].held = held;
+                Some(end)
+            }
         }
+    }
+
+    /// The pending call that has run longest, if it has run for `longest`: its future is dropped.
+    pub(super) fn time_out<H: Handler<L, Run = F>>(
+        &mut self,
+        now: Now,
+        longest: Duration,
+        handler: &H,
+    ) -> Option<(u32, End)> {
+        let index = self.oldest;
+        let slot = self.slots.get(index as usize)?;
+        if now < slot.since + longest {
+            return None;
+        }
+        self.drop_future(index);
+        let held = &self.slots[index as usize].held;
+        let error = TimedOut(longest);
+        let outcomes = guarded(&error, &mut |error| ask(handler, held, error));
+        Some((index, End::TimedOut(outcomes)))
     }
 
     /// Drops the future of a slot before its end.
@@ -150,7 +218,17 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
         let slot = &mut self.slots[index as usize];
         debug_assert!(slot.busy);
         slot.busy = false;
+        let (before, after) = (slot.before, slot.after);
+        match before {
+            NIL => self.oldest = after,
+            before => self.slots[before as usize].after = after,
+        }
+        match after {
+            NIL => self.newest = before,
+            after => self.slots[after as usize].before = before,
+        }
         self.pending -= 1;
+        let slot = &mut self.slots[index as usize];
         if self.free.len() >= BOXES_KEPT {
             slot.future = None;
         }
@@ -175,8 +253,7 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
     }
 
     pub(super) fn oldest(&self) -> Option<Running> {
-        let busy = self.slots.iter().filter(|slot| slot.busy);
-        let oldest = busy.min_by_key(|slot| slot.since)?;
+        let oldest = self.slots.get(self.oldest as usize)?;
         let first = oldest.held.first()?;
         Some(Running {
             lease: first.parcel.lease.id(),
@@ -203,27 +280,59 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
             busy: false,
             held: Vec::new(),
             since: Now(0),
+            before: NIL,
+            after: NIL,
         });
         index
     }
 
-    fn panicked(&mut self, index: u32, panic: Box<dyn Any + Send>) -> End {
+    fn panicked(&mut self, index: u32, panic: Box<dyn Any + Send>, on_error: OnError<'_>) -> End {
         self.drop_future(index);
-        End::Panicked(words_of(panic))
+        let panic = Panicked(words_of(panic));
+        let outcomes = guarded(&panic, on_error);
+        End::Panicked(panic.0, outcomes)
     }
+}
+
+/// What the user's policy makes of an error, for each record of a call.
+pub(super) fn ask<L, H: Handler<L>>(
+    handler: &H,
+    held: &[Stretch<L>],
+    error: &dyn HandlerError,
+) -> Outcomes {
+    let mut all = held.iter().flat_map(Stretch::records);
+    let (first, second) = (all.next(), all.next());
+    match (first, second) {
+        (Some(first), None) => Outcomes::All(handler.on_error(&first, error)),
+        (first, second) => {
+            let all = first.into_iter().chain(second).chain(all);
+            Outcomes::Each(all.map(|r| handler.on_error(&r, error)).collect())
+        }
+    }
+}
+
+/// Asks the policy where nothing else catches its panic.
+pub(super) fn guarded(error: &dyn HandlerError, on_error: OnError<'_>) -> Outcomes {
+    catch_unwind(AssertUnwindSafe(|| on_error(error))).unwrap_or_else(|panic| {
+        words_of(panic);
+        Outcomes::All(Outcome::failed(error.to_string()))
+    })
 }
 
 /// Polls the future that is there, and drops it when it is ready.
 fn poll_once<F: Future<Output: IntoOutcomes>>(
     mut future: Pin<&mut Option<F>>,
     waker: &Waker,
+    on_error: OnError<'_>,
 ) -> Poll<Outcomes> {
     let mut cx = Context::from_waker(waker);
     let Some(running) = future.as_mut().as_pin_mut() else {
         // Only a slot with a future is polled; to say "pending" for ever would lose the record.
         return Poll::Ready(Outcomes::All(Outcome::Retry));
     };
-    let polled = running.poll(&mut cx).map(IntoOutcomes::into_outcomes);
+    let polled = running
+        .poll(&mut cx)
+        .map(|done| done.into_outcomes_by(on_error));
     if polled.is_ready() {
         future.set(None);
     }

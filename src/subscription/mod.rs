@@ -1,6 +1,7 @@
 //! What a user touches: the cluster's address, the subscription's settings, the running handle.
 
 mod grouping;
+mod handling;
 mod interest;
 mod kafka;
 mod running;
@@ -13,7 +14,7 @@ use crate::engine::{CommitMode, Config, Engine, Event, LaneKey};
 use crate::error::{Error, ErrorKind};
 use crate::fetch::{LossPolicy, StartOffset};
 use crate::group::AssignorKind;
-use crate::handler::{Blocking, InBatches, OneByOne};
+use crate::handler::{Blocking, ErrorPolicy, InBatches, OneByOne};
 use crate::ids::ExecutorId;
 use crate::lane::{Handler, IntoOutcome, IntoOutcomes, Mode, Retry, RunnerConfig};
 use crate::record::{Delivery, Record};
@@ -69,6 +70,7 @@ pub struct Subscription {
     /// Every call that chose how to run, to refuse two.
     lanes: Vec<&'static str>,
     on_event: Option<EventSink>,
+    on_error: Option<ErrorPolicy>,
     problem: Option<Error>,
 }
 
@@ -82,6 +84,7 @@ impl Subscription {
             config,
             lanes: Vec::new(),
             on_event: None,
+            on_error: None,
             problem: None,
         }
     }
@@ -201,7 +204,8 @@ impl Subscription {
         self
     }
 
-    /// What follows a failure: a handler's error, [`Outcome::Retry`](crate::Outcome) or a panic.
+    /// What follows a failure: a handler's error, [`Outcome::Retry`](crate::Outcome), a panic or a
+    /// time-out. By default a record is tried again for ever, from 100 ms to 30 s apart.
     ///
     /// ```
     /// # use laneway::*;
@@ -382,7 +386,8 @@ impl Subscription {
         Fut: Future + Send + 'static,
         Fut::Output: IntoOutcome,
     {
-        self.start_tasks(OneByOne(f))
+        let policy = self.on_error.clone();
+        self.start_tasks(OneByOne(f, policy))
     }
 
     /// Runs a plain function, which may compute or block, on threads of its own: one for each
@@ -452,7 +457,7 @@ impl Subscription {
         }
         self.config.executors = threads;
         self.config.one_lane_groups = true;
-        let handler = Arc::new(Blocking(f, PhantomData));
+        let handler = Arc::new(Blocking(f, self.on_error.clone(), PhantomData));
         self.launch(|id, config, gate, done| {
             let spawned = spawn_blocking_executor(id, handler.clone(), config.clone(), gate, done);
             spawned.map_err(|e| {
@@ -520,10 +525,8 @@ impl Subscription {
                 "lane_key without lanes means nothing: one record runs at a time; add workers_by_key(n)",
             ));
         }
-        if let Some((n, None)) = self.config.retry.cap() {
-            return Err(Error::misuse(format!(
-                "Retry::max_attempts({n}) does not say what happens then; add .or_drop() or .or_stop()"
-            )));
+        if let Some(words) = self.config.retry.refusal(self.config.dead_letters) {
+            return Err(Error::misuse(words));
         }
         if self.config.commit == CommitMode::Auto && self.config.group().is_none() {
             return Err(Error::misuse(
@@ -669,6 +672,7 @@ impl BatchSubscription {
         Fut: Future + Send + 'static,
         Fut::Output: IntoOutcomes,
     {
-        self.inner.start_tasks(InBatches(f))
+        let policy = self.inner.on_error.clone();
+        self.inner.start_tasks(InBatches(f, policy))
     }
 }

@@ -3,20 +3,23 @@
 use super::super::LaneId;
 use super::super::group::{Cut, Group, Item, Late, LeaseState, RunResult, Stretch};
 use super::super::outcome::Outcome;
-use super::super::retry::{Exhausted, is_loud};
-use super::{Due, Lanes, Note, PARKED, RETURNING, SEALED, Sink, reason_of};
+use super::super::retry::{Exhausted, Next, Tried, Why, is_loud};
+use super::{Due, Lanes, Note, PARKED, RETURNING, SEALED, Sink, TIMERS_OF_RECORDS};
 use crate::ids::ExecutorId;
 use crate::time::Now;
+use std::sync::Arc;
 
 /// Why a record did not settle.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Failure {
     /// What the handler said, or the panic's words.
     reason: Option<Box<str>>,
     panicked: bool,
+    /// What the handler, or the user's policy, made of it.
+    outcome: Outcome,
 }
 
-impl<L> Lanes<L> {
+impl<L: 'static> Lanes<L> {
     /// Takes a walked group back. What was acked at once settles, segment by segment.
     pub fn take_back(
         &mut self,
@@ -96,33 +99,38 @@ impl<L> Lanes<L> {
                     lane.flags |= SEALED | RETURNING;
                 }
             }
-            match result {
-                RunResult::Outcome(outcome) if outcome.settles() => {
-                    settle(&what, sink, outcome == Outcome::Drop);
-                }
-                RunResult::Outcome(Outcome::RetryAfter(wait)) => {
-                    self.again(now, what, Some(now + wait), Failure::default(), sink);
-                }
-                RunResult::Outcome(outcome) => {
-                    let failure = Failure {
-                        reason: reason_of(outcome),
+            let failure = match result {
+                RunResult::Outcome(outcome) => Failure {
+                    reason: None,
+                    panicked: false,
+                    outcome,
+                },
+                RunResult::Panicked { words, then } => Failure {
+                    reason: Some(words.into()),
+                    panicked: true,
+                    outcome: then,
+                },
+                RunResult::TimedOut { then } => {
+                    self.timed_out += u64::from(what.len);
+                    Failure {
+                        reason: None,
                         panicked: false,
-                    };
-                    self.again(now, what, None, failure, sink);
-                }
-                RunResult::Panicked(words) => {
-                    let failure = Failure {
-                        reason: Some(words.into()),
-                        panicked: true,
-                    };
-                    self.again(now, what, None, failure, sink);
+                        outcome: then,
+                    }
                 }
                 // It did not run, or not to its end, and not by its own doing.
                 RunResult::NotRun | RunResult::Cancelled => {
                     if what.parcel.lease.is_granted() {
                         self.put_back(what);
                     }
+                    (lane != LaneId::NONE).then(|| self.touch(lane.0));
+                    continue;
                 }
+            };
+            match failure.outcome {
+                Outcome::Ack => settle(&what, sink, false),
+                Outcome::Drop => settle(&what, sink, true),
+                _ => self.failed(now, what, failure, sink),
             }
             if lane != LaneId::NONE {
                 self.touch(lane.0);
@@ -152,14 +160,7 @@ impl<L> Lanes<L> {
     }
 
     /// A record failed: parks it until it is due, or gives it up.
-    fn again(
-        &mut self,
-        now: Now,
-        mut what: Stretch<L>,
-        due: Option<Now>,
-        failure: Failure,
-        sink: &mut impl Sink,
-    ) {
+    fn failed(&mut self, now: Now, mut what: Stretch<L>, failure: Failure, sink: &mut impl Sink) {
         // A lease that has ended starts nothing any more. The record stays open.
         if !what.parcel.lease.is_granted() {
             return;
@@ -167,41 +168,87 @@ impl<L> Lanes<L> {
         // A batch may fail as one; its records are told, and come back, one by one.
         while what.len > 1 {
             let one = what.split(1);
-            self.again(now, one, due, failure.clone(), sink);
+            self.failed(now, one, failure.clone(), sink);
         }
-        let attempts = what.attempt.saturating_add(1);
-        let lease = what.parcel.lease.id();
-        let (ordinal, lane) = (what.ordinal(), what.lane);
-        what.attempt = attempts;
-        let Failure { reason, panicked } = failure;
-        if let Some(then) = self.retry.exhausted(attempts) {
-            sink.note(Note::GaveUp {
-                lease,
-                ordinal,
-                lane,
-                attempts,
-                reason,
-                panicked,
-                then,
-            });
-            match then {
-                Exhausted::Drop => settle(&what, sink, true),
-                Exhausted::Stop => self.park(what, Now::NEVER),
-            }
-            return;
-        }
-        let at = due.unwrap_or_else(|| now + self.retry.wait(attempts, &mut self.jitter));
-        sink.note(Note::Retrying {
-            lease,
-            ordinal,
-            lane,
-            attempts,
-            at,
+        let Failure {
             reason,
             panicked,
-            loud: is_loud(attempts),
+            outcome,
+        } = failure;
+        let (wait, asked, said) = match outcome {
+            Outcome::RetryAfter(wait) => (Some(wait), None, None),
+            Outcome::Failed(words) => (None, None, Some(words)),
+            Outcome::DeadLetter(words) => (None, Some(Exhausted::DeadLetter), Some(words)),
+            Outcome::Stop => (None, Some(Exhausted::Stop), None),
+            Outcome::Retry | Outcome::Ack | Outcome::Drop => (None, None, None),
+        };
+        let before = what.tried.take();
+        let tried = Arc::new(Tried {
+            attempts: before.as_ref().map_or(0, |t| t.attempts).saturating_add(1),
+            first: before.as_ref().map_or(now, |t| t.first),
+            last: now,
+            // The panic's own words say more than what a policy made of it; a dead letter's reason
+            // is the policy's.
+            error: match asked {
+                Some(_) => said.or(reason),
+                None => reason.or(said),
+            },
         });
-        self.park(what, at);
+        what.tried = Some(Arc::clone(&tried));
+        let next = match asked {
+            Some(then) => Next::End(then, Why::Asked),
+            None => {
+                let (parcel, jitter) = (&what.parcel, &mut self.jitter);
+                self.retry
+                    .next(now, parcel, what.index, &tried, wait, jitter)
+            }
+        };
+        let end = |then, why| Note::GaveUp {
+            lease: what.parcel.lease.id(),
+            ordinal: what.ordinal(),
+            lane: what.lane,
+            attempts: tried.attempts,
+            reason: tried.error.clone(),
+            panicked,
+            then,
+            why,
+        };
+        match next {
+            Next::End(Exhausted::DeadLetter, _) if !self.dead_letters => {
+                sink.note(end(Exhausted::Stop, Why::NoDeadLetters));
+                self.park(what, Now::NEVER);
+            }
+            Next::End(Exhausted::DeadLetter, why) => {
+                sink.note(end(Exhausted::DeadLetter, why));
+                self.hold(what, why);
+            }
+            Next::End(Exhausted::Drop, why) => {
+                sink.note(end(Exhausted::Drop, why));
+                settle(&what, sink, true);
+            }
+            Next::End(Exhausted::Stop | Exhausted::Keep, why) => {
+                sink.note(end(Exhausted::Stop, why));
+                self.park(what, Now::NEVER);
+            }
+            Next::Settled(outcome) => settle(&what, sink, outcome == Outcome::Drop),
+            Next::After(wait) => {
+                if let Some(why) = self.retry.passes_cap(now, &tried, before.map(|t| t.last)) {
+                    sink.note(end(Exhausted::Keep, why));
+                }
+                let at = now + wait;
+                sink.note(Note::Retrying {
+                    lease: what.parcel.lease.id(),
+                    ordinal: what.ordinal(),
+                    lane: what.lane,
+                    attempts: tried.attempts,
+                    at,
+                    reason: tried.error.clone(),
+                    panicked,
+                    loud: is_loud(tried.attempts),
+                });
+                self.park(what, at);
+            }
+        }
     }
 
     fn park(&mut self, what: Stretch<L>, due: Now) {
@@ -211,7 +258,7 @@ impl<L> Lanes<L> {
                 // Nobody waits for it: it stays open in its tracker, and that is all.
                 return;
             }
-            let key = (due, self.timer_next);
+            let key = (due, TIMERS_OF_RECORDS | self.timer_next);
             self.timer_next += 1;
             self.parked += 1;
             self.timers.insert(key, Due::Record(what));
@@ -249,7 +296,7 @@ impl<L> Lanes<L> {
     }
 }
 
-fn settle<L>(what: &Stretch<L>, sink: &mut impl Sink, dropped: bool) {
+pub(super) fn settle<L>(what: &Stretch<L>, sink: &mut impl Sink, dropped: bool) {
     let lease = &what.parcel.lease;
     if lease.state() == LeaseState::Lost {
         return;

@@ -96,7 +96,7 @@ impl<L> Exec<L> {
             self.filling.segs.push(Seg {
                 parcel: Arc::clone(parcel),
                 cut: Cut::Items { end: 0 },
-                attempt: 0,
+                tried: None,
                 opens: LaneId::NONE,
             });
         }
@@ -128,7 +128,7 @@ impl<L> Exec<L> {
                 len: stretch.len,
                 acked: 0,
             },
-            attempt: stretch.attempt,
+            tried: stretch.tried,
             opens,
         });
         self.pushed(stretch.len);
@@ -330,7 +330,10 @@ impl<L> Lanes<L> {
             lane.set(SEALED, false);
             opens = LaneId(l);
         }
-        let tried = self.nodes.front(&lane.queue).is_some_and(|s| s.attempt > 0);
+        let tried = self
+            .nodes
+            .front(&lane.queue)
+            .is_some_and(|s| s.tried.is_some());
         lane.set(TRIAL, tried);
         let mut room = match (tried || self.batch_max > 1, self.one_lane) {
             (true, _) => self.batch_max,
@@ -341,7 +344,7 @@ impl<L> Lanes<L> {
             let Some(front) = self.nodes.front_mut(&lane.queue) else {
                 break;
             };
-            if (front.attempt > 0) != tried {
+            if front.tried.is_some() != tried {
                 break;
             }
             let stretch = match front.len > room {

@@ -21,6 +21,7 @@ impl<L> Lanes<L> {
             self.drop_queued(l as u32, lease);
         }
         self.drop_unplaced(lease);
+        self.drop_held(lease, how);
         self.drop_ready(lease);
         let what = match how {
             LeaseState::Lost => Recall::Cancel,
@@ -57,7 +58,7 @@ impl<L> Lanes<L> {
         lane.queued -= gone;
         self.queued -= gone as usize;
         let front = self.nodes.front(&lane.queue);
-        if lane.is(PARKED) && front.is_none_or(|s| s.attempt == 0) {
+        if lane.is(PARKED) && front.is_none_or(|s| s.tried.is_none()) {
             lane.set(PARKED, false);
             if self.timers.remove(&(lane.due, u64::from(l))).is_some() {
                 self.parked -= 1;
@@ -76,7 +77,7 @@ impl<L> Lanes<L> {
         );
         let before = self.timers.len();
         self.timers.retain(|_, due| match due {
-            Due::Lane(_) => true,
+            Due::Lane(_) | Due::DeadLetter(_) => true,
             Due::Record(stretch) => stretch.parcel.lease.id() != lease.id(),
         });
         self.parked -= before - self.timers.len();

@@ -2,20 +2,25 @@
 
 mod back;
 mod exec;
+mod held;
 mod lease;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::held::{DeadLetter, DeadLetterId};
 
 use self::exec::Exec;
+use self::held::Held;
+use super::LaneId;
 use super::chain::{Chain, Nodes};
 use super::group::{Group, Item, Lease, PARCEL_RECORDS_MAX, Parcel, Stretch};
 use super::hash::{KeyHash, Keys};
 use super::permits::Permits;
-use super::retry::{Exhausted, Jitter, Retry};
+use super::retry::{Exhausted, Jitter, Retry, Why};
 use super::runner::{Recall, RunnerConfig};
-use super::{LaneId, outcome::Outcome};
 use crate::ids::{ExecutorId, LeaseId};
 use crate::time::Now;
 
@@ -52,6 +57,14 @@ pub struct LanesConfig {
     pub blocking: bool,
     /// When failed records run again.
     pub retry: Retry,
+    /// Whether somebody takes dead letters ([`Lanes::poll_dead_letter`]). Otherwise a record that
+    /// should become one stops the subscription.
+    pub dead_letters: bool,
+    /// Lanes (without lanes: records) that may wait for a retry or a dead letter at once before no
+    /// more are wanted. Those that wait go on when their time comes.
+    pub parked_max: usize,
+    /// How long a handler call may take.
+    pub timeout: Option<Duration>,
     /// Records that may wait behind blocked lanes before no more are wanted.
     pub queued_max: usize,
     /// For the retries' jitter.
@@ -68,6 +81,9 @@ impl LanesConfig {
             batch_max: 1,
             blocking: false,
             retry: Retry::default(),
+            dead_letters: false,
+            parked_max: 10_000,
+            timeout: None,
             queued_max: 1_000_000,
             seed: 0,
         }
@@ -84,6 +100,8 @@ impl LanesConfig {
                 Mode::Any { workers } => Some(Permits::new(workers)),
                 Mode::InTurn | Mode::Fixed { .. } => None,
             },
+            timeout: self.timeout,
+            clock: None,
         }
     }
 }
@@ -118,7 +136,8 @@ pub enum Note {
         /// Attempt 10, 100, 1000 and so on: worth a warning.
         loud: bool,
     },
-    /// Its attempts have run out.
+    /// It is given up, or with [`Exhausted::Keep`] only told of: its attempts have run out, or the
+    /// handler asked for it.
     GaveUp {
         /// Its lease.
         lease: LeaseId,
@@ -134,6 +153,8 @@ pub enum Note {
         panicked: bool,
         /// What happens to it now.
         then: Exhausted,
+        /// Why.
+        why: Why,
     },
 }
 
@@ -166,6 +187,8 @@ pub struct LoadSnapshot {
     pub queued: usize,
     /// Retries that wait for their time (counted in `queued` too where there are lanes).
     pub parked: usize,
+    /// Dead letters that are not acknowledged yet.
+    pub held: usize,
     /// With executors: shipped, and their result not known.
     pub out: usize,
     /// Lanes with a record dealt or with an executor.
@@ -207,6 +230,14 @@ pub struct Lanes<L> {
     parked: usize,
     /// The lane that is being moved to a less loaded executor.
     moving: Option<u32>,
+    dead_letters: bool,
+    parked_max: usize,
+    /// Records on their way to a dead-letter topic; few, and none in the hot path.
+    dead: BTreeMap<u64, Held<L>>,
+    /// Those that `poll_dead_letter` gives next.
+    dead_new: VecDeque<u64>,
+    dead_next: u64,
+    timed_out: u64,
 }
 
 /// One lane. In the hot path `flags` is zero.
@@ -221,6 +252,8 @@ struct Lane {
     exec: u32,
     queue: Chain,
     queued: u32,
+    /// Its records that are on their way to a dead-letter topic.
+    held: u32,
     /// When the record at the front is due, while the lane is parked.
     due: Now,
 }
@@ -242,12 +275,21 @@ const MOVING: u16 = 64;
 /// It stands in a list of lanes that may go on.
 const LISTED: u16 = 128;
 
+/// A record of it is on its way to a dead-letter topic.
+const HELD: u16 = 256;
+
 /// What a timer is for.
 enum Due<L> {
     Lane(u32),
     /// A record without a lane.
     Record(Stretch<L>),
+    DeadLetter(u64),
 }
+
+/// Timers of one moment are told apart by a number: that of a lane, or one of these and a number
+/// that is counted up.
+const TIMERS_OF_RECORDS: u64 = 1 << 62;
+const TIMERS_OF_DEAD_LETTERS: u64 = 1 << 63;
 
 /// Lanes of [`Mode::InTurn`]: they only keep a parked record's lane apart from others.
 const LANES_IN_TURN: u32 = 1024;
@@ -293,6 +335,12 @@ impl<L> Lanes<L> {
             lanes_queued: 0,
             parked: 0,
             moving: None,
+            dead_letters: config.dead_letters,
+            parked_max: config.parked_max.max(1),
+            dead: BTreeMap::new(),
+            dead_new: VecDeque::new(),
+            dead_next: 0,
+            timed_out: 0,
         }
     }
 
@@ -340,7 +388,10 @@ impl<L> Lanes<L> {
     /// no lane that waits could fill it.
     #[must_use]
     pub fn wants_more(&self) -> bool {
-        if self.queued >= self.queued_max || !self.again.is_empty() {
+        if self.queued >= self.queued_max
+            || self.parked + self.dead.len() >= self.parked_max
+            || !self.again.is_empty()
+        {
             return false;
         }
         if !self.lanes.is_empty() && self.lanes_queued == self.lanes.len() && !self.one_lane {
@@ -389,13 +440,15 @@ impl<L> Lanes<L> {
             if entry.key().0 > now {
                 break;
             }
-            self.parked -= 1;
             match entry.remove() {
                 Due::Lane(l) => {
+                    self.parked -= 1;
                     self.lanes[l as usize].flags &= !PARKED;
                     self.touch(l);
                 }
+                Due::DeadLetter(id) => self.dead_new.push_back(id),
                 Due::Record(stretch) => {
+                    self.parked -= 1;
                     self.queued += stretch.len as usize;
                     self.nodes.push(&mut self.again, stretch);
                 }
@@ -415,6 +468,12 @@ impl<L> Lanes<L> {
         lease.out()
     }
 
+    /// Records whose handler took longer than it may, so far.
+    #[must_use]
+    pub fn timed_out(&self) -> u64 {
+        self.timed_out
+    }
+
     /// Where the records are.
     #[must_use]
     pub fn load(&self) -> LoadSnapshot {
@@ -422,6 +481,7 @@ impl<L> Lanes<L> {
             ready: self.execs.iter().map(|e| e.ready_records).sum(),
             queued: self.queued,
             parked: self.parked,
+            held: self.dead.len(),
             out: self.execs.iter().map(|e| e.load - e.ready_records).sum(),
             lanes_busy: self.lanes.iter().filter(|lane| lane.out > 0).count(),
             lanes_queued: self.lanes_queued,
@@ -462,7 +522,7 @@ impl<L> Lanes<L> {
                 parcel: Arc::clone(parcel),
                 index,
                 len,
-                attempt: 0,
+                tried: None,
                 lane: LaneId(l),
             };
             exec.push_range(stretch, LaneId::NONE);
@@ -516,13 +576,13 @@ impl<L> Lanes<L> {
         let joined = self
             .nodes
             .back_mut(&lane.queue)
-            .is_some_and(|last| last.attempt == 0 && last.join(parcel, index, len));
+            .is_some_and(|last| last.join(parcel, index, len));
         if !joined {
             let stretch = Stretch {
                 parcel: Arc::clone(parcel),
                 index,
                 len,
-                attempt: 0,
+                tried: None,
                 lane: LaneId(l),
             };
             self.nodes.push(&mut lane.queue, stretch);
@@ -542,6 +602,7 @@ impl<L> Lanes<L> {
             }
         }
         lane.set(BLOCKED, lane.late > 0);
+        lane.set(HELD, lane.held > 0);
         if (lane.queued > 0) != lane.is(QUEUED) {
             lane.set(QUEUED, lane.queued > 0);
             match lane.queued > 0 {
@@ -586,6 +647,7 @@ impl Lane {
             exec: 0,
             queue: Chain::EMPTY,
             queued: 0,
+            held: 0,
             due: Now(0),
         }
     }
@@ -608,15 +670,7 @@ impl Lane {
     /// Whether records from its queue may be released.
     fn may_go(&self, one_lane: bool) -> bool {
         self.is(QUEUED)
-            && !self.is(BLOCKED | RETURNING | PARKED)
+            && !self.is(BLOCKED | RETURNING | PARKED | HELD)
             && (self.out == 0 || !(one_lane || self.is(MOVING | TRIAL)))
-    }
-}
-
-/// What the handler said about a record that must run again.
-fn reason_of(outcome: Outcome) -> Option<Box<str>> {
-    match outcome {
-        Outcome::Failed(words) => Some(words),
-        _ => None,
     }
 }

@@ -2,5 +2,6 @@
 
 mod dealing;
 mod model;
+mod outcomes;
 mod scenarios;
 mod world;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::world::{Act, Say, World};
-use crate::lane::{LanesConfig, LeaseState, Mode, Retry};
+use crate::lane::{Exhausted, LanesConfig, LeaseState, Mode, Retry};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -31,6 +31,8 @@ enum Op {
         regrant: bool,
     },
     Limit(u8),
+    /// A dead letter's write ends.
+    Written(u8, Option<u16>),
 }
 
 fn say() -> impl Strategy<Value = Say> {
@@ -40,6 +42,7 @@ fn say() -> impl Strategy<Value = Say> {
         2 => Just(Say::Retry),
         1 => (0u16..500).prop_map(Say::RetryAfter),
         1 => Just(Say::Fail),
+        1 => Just(Say::DeadLetter),
         2 => any::<u8>().prop_map(Say::Each),
     ]
 }
@@ -75,6 +78,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0u8..3, any::<bool>(), any::<bool>())
             .prop_map(|(lease, lost, regrant)| Op::End { lease, lost, regrant }),
         1 => (1u8..6).prop_map(Op::Limit),
+        4 => (any::<u8>(), prop::option::weighted(0.3, 0u16..500))
+            .prop_map(|(nth, failed)| Op::Written(nth, failed)),
     ]
 }
 
@@ -85,8 +90,14 @@ fn config() -> impl Strategy<Value = LanesConfig> {
         (1u32..9).prop_map(|lanes| Mode::Fixed { lanes }),
         Just(Mode::Fixed { lanes: 4 }),
     ];
-    (mode, 1u32..4, 1u32..5, any::<bool>(), 0u8..3, any::<u64>()).prop_map(
-        |(mode, executors, batch, blocking, cap, seed)| {
+    let end = prop_oneof![
+        Just(Exhausted::Drop),
+        Just(Exhausted::DeadLetter),
+        Just(Exhausted::Keep)
+    ];
+    let retry = (0u8..3, end, prop::bool::weighted(0.3));
+    (mode, 1u32..4, 1u32..5, any::<bool>(), retry, any::<u64>()).prop_map(
+        |(mode, executors, batch, blocking, (cap, end, times_out), seed)| {
             let mut config = LanesConfig::new(mode);
             config.executors = if mode == Mode::InTurn { 1 } else { executors };
             config.batch_max = if batch > 3 { 5 } else { 1 };
@@ -94,8 +105,10 @@ fn config() -> impl Strategy<Value = LanesConfig> {
             config.seed = seed;
             config.retry = Retry::exponential(Duration::from_millis(50), Duration::from_secs(1));
             if cap > 0 {
-                config.retry = config.retry.max_attempts(u32::from(cap)).or_drop();
+                config.retry = config.retry.max_attempts(u32::from(cap)).then(end);
             }
+            config.dead_letters = true;
+            config.timeout = times_out.then_some(Duration::from_millis(300));
             config
         },
     )
@@ -142,6 +155,13 @@ fn drive(config: &LanesConfig, ops: Vec<Op>) {
                     // The same offsets come again, under another lease.
                     let start = world.watermark(leases[slot]);
                     leases[slot] = world.grant(start);
+                }
+            }
+            Op::Written(nth, failed) => {
+                if !world.writes.is_empty() {
+                    let nth = usize::from(nth) % world.writes.len();
+                    let wait = failed.map(|ms| Duration::from_millis(ms.into()));
+                    world.written(nth, wait);
                 }
             }
             Op::Limit(n) => {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::ids::{ExecutorId, LeaseId};
 use crate::lane::{
-    Done, Exhausted, Group, Handler, KeyHash, Keys, LaneHasher, Lanes, LanesConfig, Lease,
-    LeaseState, Mode, Note, Outcome, Outcomes, Parcel, Permits, Recall, Runner, Sink, Taken,
+    DeadLetter, Done, Exhausted, Group, Handler, KeyHash, Keys, LaneHasher, Lanes, LanesConfig,
+    Lease, LeaseState, Mode, Note, Outcome, Outcomes, Parcel, Permits, Recall, Runner, Sink, Taken,
 };
 use crate::settle::{Offsets, Tracker};
 use crate::time::Now;
@@ -46,6 +46,8 @@ pub enum Say {
     Retry,
     RetryAfter(u16),
     Fail,
+    DeadLetter,
+    Stop,
     /// A mix for the records of a batch, from this seed; sometimes too few.
     Each(u8),
 }
@@ -103,7 +105,8 @@ impl Script {
         let mut records = Vec::new();
         let mut keys = Vec::new();
         let mut in_call: HashMap<u8, usize> = HashMap::new();
-        for (parcel, index) in taken.records() {
+        for record in taken.records() {
+            let (parcel, index) = (record.parcel, record.index);
             let granted = parcel.lease.is_granted();
             let id = (parcel.lease.id().0, parcel.first_ordinal + u64::from(index));
             let key = parcel.load[index as usize];
@@ -157,6 +160,8 @@ impl Script {
             Say::Retry | Say::Each(_) => Outcome::Retry,
             Say::RetryAfter(ms) => Outcome::RetryAfter(Duration::from_millis(ms.into())),
             Say::Fail => Outcome::Failed("as told".into()),
+            Say::DeadLetter => Outcome::dead_letter("no such account"),
+            Say::Stop => Outcome::Stop,
         };
         let outcomes: Vec<Outcome> = match say {
             None => Vec::new(),
@@ -182,6 +187,14 @@ impl Script {
             Some(Say::Each(_)) => Outcomes::Each(outcomes),
             _ => Outcomes::All(outcomes.into_iter().next().unwrap_or(Outcome::Retry)),
         }
+    }
+
+    /// Something other than its handler brought the record to its end.
+    fn now_final(&mut self, id: Id) {
+        let (state, key) = self.records.get_mut(&id).expect("dealt");
+        *state = State::Final;
+        let key = *key;
+        self.leaves(id, key);
     }
 
     fn leaves(&mut self, id: Id, key: Option<u8>) {
@@ -334,12 +347,7 @@ impl Sink for Ledger {
             ..
         } = &note
         {
-            let id = (lease.0, *ordinal);
-            let mut script = lock(&self.script);
-            let (state, key) = script.records.get_mut(&id).expect("dealt");
-            *state = State::Final;
-            let key = *key;
-            script.leaves(id, key);
+            lock(&self.script).now_final((lease.0, *ordinal));
         }
         self.notes.push(note);
     }
@@ -358,6 +366,8 @@ pub struct World {
     pub budget: usize,
     /// What handlers take for each record of a group, as the clock shows it.
     pub record_nanos: u64,
+    /// Dead letters that are being written.
+    pub writes: Vec<DeadLetter<Load>>,
 }
 
 impl World {
@@ -403,6 +413,7 @@ impl World {
             lease_next: 1,
             budget: usize::MAX,
             record_nanos: 0,
+            writes: Vec::new(),
         }
     }
 
@@ -562,6 +573,9 @@ impl World {
                     busy = true;
                 }
             }
+            while let Some(letter) = self.lanes.poll_dead_letter() {
+                self.writes.push(letter);
+            }
             if !busy {
                 break;
             }
@@ -571,8 +585,40 @@ impl World {
     }
 
     pub fn advance(&mut self, by: Duration) {
-        self.now = self.now + by;
-        self.lanes.handle_timeout(self.now);
+        self.go_to(self.now + by);
+    }
+
+    pub fn go_to(&mut self, now: Now) {
+        self.now = now;
+        self.lanes.handle_timeout(now);
+        for exec in &self.execs {
+            if exec.runner.next_deadline().is_some_and(|at| at <= now) {
+                exec.bell.rung.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// When something happens by itself.
+    pub fn next_deadline(&self) -> Option<Now> {
+        let calls = self.execs.iter().filter_map(|e| e.runner.next_deadline());
+        calls.chain(self.lanes.next_deadline()).min()
+    }
+
+    /// A dead letter's write ends: well, or to be tried again after this. Whether the lanes still
+    /// held it.
+    pub fn written(&mut self, nth: usize, failed: Option<Duration>) -> bool {
+        let letter = self.writes.remove(nth);
+        let id = (letter.lease().0, letter.ordinal());
+        let lost = self.ledger.leases[&id.0].how == LeaseState::Lost;
+        if let Some(wait) = failed {
+            return self.lanes.dead_letter_failed(letter.id, self.now + wait);
+        }
+        if !lost {
+            lock(&self.script).now_final(id);
+        }
+        let held = self.lanes.dead_letter_done(letter.id, &mut self.ledger);
+        assert_eq!(held, !lost, "{id:?}");
+        held
     }
 
     /// Ends a waiting run.
@@ -638,11 +684,12 @@ impl World {
                 self.complete(*run, Say::Ack);
                 continue;
             }
-            match self.lanes.next_deadline() {
-                Some(due) => {
-                    self.now = due;
-                    self.lanes.handle_timeout(self.now);
-                }
+            if !self.writes.is_empty() {
+                self.written(0, None);
+                continue;
+            }
+            match self.next_deadline() {
+                Some(due) => self.go_to(due),
                 None => return,
             }
         }

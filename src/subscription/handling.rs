@@ -1,0 +1,70 @@
+//! Settings that say what becomes of a record: what errors mean, how long a handler may take.
+
+use super::{BatchSubscription, Subscription};
+use crate::error::Error;
+use crate::lane::{HandlerError, Outcome};
+use crate::record::Record;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Subscription {
+    /// Says what an error means. Without it an error is a failure, which [`Subscription::retry`]
+    /// deals with. `f` sees the error that the handler returned, or
+    /// [`Panicked`](crate::lane::Panicked) or [`TimedOut`](crate::lane::TimedOut); of a batch that
+    /// failed as one it is asked for each record. It runs where handlers run, and only where
+    /// something failed. A panic in it counts as the handler's.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// # #[derive(Debug)] struct Closed;
+    /// # impl std::fmt::Display for Closed { fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str("closed") } }
+    /// let subscription = subscription.on_error(|record, error| match error.downcast_ref::<Closed>() {
+    ///     Some(closed) if record.attempt() > 3 => Outcome::Drop,
+    ///     _ => Outcome::failed(error.to_string()),
+    /// });
+    /// ```
+    pub fn on_error(
+        mut self,
+        f: impl Fn(&Record, &dyn HandlerError) -> Outcome + Send + Sync + 'static,
+    ) -> Self {
+        self.on_error = Some(Arc::new(f));
+        self
+    }
+
+    /// How long a handler call may take; by default for ever. A future that is pending when its
+    /// time is up is dropped, and the call counts as failed with
+    /// [`TimedOut`](crate::lane::TimedOut). [`Snapshot::timed_out`](crate::Snapshot) counts such
+    /// records.
+    ///
+    /// A plain function ([`Subscription::run_blocking`]) cannot be ended: it keeps its thread and
+    /// its lane until it returns, for two records of a lane never run at once. What it returns
+    /// late counts for nothing; the record has failed. The same holds for a future that blocks its
+    /// thread: nothing can drop it before it gives way.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// let subscription = subscription.handler_timeout(std::time::Duration::from_secs(30));
+    /// ```
+    pub fn handler_timeout(mut self, longest: Duration) -> Self {
+        if longest < Duration::from_millis(1) {
+            self.problem = Some(Error::misuse(
+                "handler_timeout is under 1 ms: no handler would come to its end",
+            ));
+        }
+        self.config.handler_timeout = Some(longest);
+        self
+    }
+}
+
+impl BatchSubscription {
+    /// As [`Subscription::on_error`].
+    pub fn on_error(
+        mut self,
+        f: impl Fn(&Record, &dyn HandlerError) -> Outcome + Send + Sync + 'static,
+    ) -> Self {
+        self.inner = self.inner.on_error(f);
+        self
+    }
+}
