@@ -120,6 +120,47 @@ fn bombs_stay_within_twice_the_limit() {
     }
 }
 
+/// X06: so does a compressed message of format 0 or 1, by its bytes and by the index of its many
+/// small messages, which is the greater part.
+#[test]
+fn wrappers_stay_within_twice_the_limit() {
+    const LIMIT: usize = 1 << 20;
+    const STATE: usize = 512 << 10;
+    // Null key and value: 26 bytes a message, fewer than its entry in the index.
+    let small = |count: usize| -> Vec<u8> {
+        let each = (0..count as i64).flat_map(|offset| message(0, offset, None));
+        each.collect()
+    };
+    let most = LIMIT / Batch::ENTRY_BYTES;
+    let bomb = message(0, 0, Some(&vec![0; 16 * LIMIT]));
+    for (inner, good) in [(small(most), true), (small(most + 1), false), (bomb, false)] {
+        let value = snap::raw::Encoder::new()
+            .compress_vec(&inner)
+            .expect("fits");
+        let raw = raw(message(2, 99_999, Some(&value)).into());
+        let mut decoder = Decoder::new();
+        for _ in 0..2 {
+            let (result, info) = counted(&raw, &mut decoder, LIMIT);
+            assert_eq!(result.is_ok(), good);
+            let bytes = info.bytes_max as usize;
+            assert!(bytes <= 2 * LIMIT + STATE, "{bytes} bytes");
+        }
+    }
+}
+
+/// A message of format 0 without a key.
+fn message(attributes: u8, offset: i64, value: Option<&[u8]>) -> Vec<u8> {
+    let mut body = vec![0, attributes];
+    body.extend((-1i32).to_be_bytes());
+    body.extend(value.map_or(-1, |v| v.len() as i32).to_be_bytes());
+    body.extend_from_slice(value.unwrap_or_default());
+    let mut out = offset.to_be_bytes().to_vec();
+    out.extend((body.len() as i32 + 4).to_be_bytes());
+    out.extend(crc(0xedb8_8320, &body).to_be_bytes());
+    out.extend(body);
+    out
+}
+
 /// X06: a size that is only claimed reserves nothing near it.
 #[test]
 fn claims_reserve_what_the_bytes_can_hold() {
@@ -189,12 +230,17 @@ fn forged(codec: u8, section: &[u8]) -> RawBatch {
 }
 
 fn seal(bytes: &mut [u8]) {
+    let crc = crc(0x82f6_3b78, &bytes[21..]);
+    bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+}
+
+fn crc(polynomial: u32, bytes: &[u8]) -> u32 {
     let mut crc = !0u32;
-    for byte in &bytes[21..] {
+    for byte in bytes {
         crc ^= u32::from(*byte);
         for _ in 0..8 {
-            crc = (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg());
+            crc = (crc >> 1) ^ (polynomial & (crc & 1).wrapping_neg());
         }
     }
-    bytes[17..21].copy_from_slice(&(!crc).to_be_bytes());
+    !crc
 }

@@ -91,7 +91,17 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
+    /// Formats 0 and 1 keep nothing beside the bytes: where format 2 has the leader's epoch they
+    /// have their checksum.
+    pub fn is_message_set(&self) -> bool {
+        self.bytes.get(16).is_some_and(|magic| *magic < 2)
+    }
+
     fn put(&self, out: &mut BytesMut, most: usize) {
+        if self.is_message_set() {
+            out.put_slice(&self.bytes[..most.min(self.bytes.len())]);
+            return;
+        }
         let mut head = [0; 16];
         head[..8].copy_from_slice(&self.base.to_be_bytes());
         head[8..12].copy_from_slice(&self.bytes[8..12]);
@@ -203,6 +213,27 @@ impl Log {
         let base = header.base_offset.max(self.end);
         self.push(bytes, header, base, epoch);
         base
+    }
+
+    /// Puts a message of format 0 or 1 at the log's end, unless its offset lies below that.
+    pub fn force_message(&mut self, bytes: Bytes, epoch: i32) -> Result<(), i16> {
+        let offset = long(&bytes, 0);
+        if offset < self.end || offset == i64::MAX {
+            return Err(codes::INVALID_RECORD);
+        }
+        self.begin_epoch(epoch);
+        self.batches.push(Stored {
+            base: offset,
+            last: offset,
+            epoch,
+            max_timestamp: match bytes[16] {
+                1 => long(&bytes, 18),
+                _ => -1,
+            },
+            bytes,
+        });
+        self.end = offset + 1;
+        Ok(())
     }
 
     /// Puts `batches` in the place of the whole log, offsets as they stand: what compaction leaves.
@@ -419,6 +450,23 @@ impl Log {
     }
 }
 
+/// The size of the message of format 0 or 1 at the front of `bytes`.
+pub(crate) fn message_size(bytes: &[u8]) -> Result<usize, i16> {
+    if bytes.len() < MESSAGE_BYTES_MIN {
+        return Err(codes::CORRUPT_MESSAGE);
+    }
+    let size = usize::try_from(int(bytes, 8)).map_or(0, |n| n + LOG_OVERHEAD);
+    let least = match bytes[16] {
+        0 => MESSAGE_BYTES_MIN,
+        1 => MESSAGE_BYTES_MIN + 8,
+        _ => return Err(codes::INVALID_RECORD),
+    };
+    match size >= least && size <= bytes.len() {
+        true => Ok(size),
+        false => Err(codes::CORRUPT_MESSAGE),
+    }
+}
+
 fn short(b: &[u8], at: usize) -> i16 {
     i16::from_be_bytes([b[at], b[at + 1]])
 }
@@ -435,6 +483,8 @@ fn long(b: &[u8], at: usize) -> i64 {
 
 /// Base offset and length.
 const LOG_OVERHEAD: usize = 12;
+/// A message of format 0 with null key and value.
+const MESSAGE_BYTES_MIN: usize = 26;
 /// A v2 batch without records.
 pub(crate) const HEADER_BYTES: usize = 61;
 /// How many of a producer's batches a broker knows again.

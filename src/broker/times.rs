@@ -40,12 +40,19 @@ fn first_in(
     timestamp: i64,
     start: i64,
 ) -> Option<Option<(i64, i64)>> {
-    // The bytes still have the base offset that they came with.
-    let base = Header::parse(&batch.bytes).ok()?.base_offset;
+    // The bytes of a batch still have the base offset that they came with; those of a message set
+    // stand as they are, and the offset of a compressed one is its last.
+    let (base, from) = match batch.is_message_set() {
+        true => (batch.base, 0),
+        false => {
+            let base = Header::parse(&batch.bytes).ok()?.base_offset;
+            (base, base)
+        }
+    };
     let Some(Ok(Piece::Batch(raw))) = split(batch.bytes.clone()).next() else {
         return None;
     };
-    let records = raw.decode(decoder, base, &Limits::default()).ok()?;
+    let records = raw.decode(decoder, from, &Limits::default()).ok()?;
     let mut each = (0..records.len()).map(|i| {
         let offset = records
             .offset(i)

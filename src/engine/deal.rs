@@ -99,6 +99,7 @@ impl Engine {
             return held;
         };
         let (len, mut next, epoch) = (batch.len(), batch.next_offset(), batch.leader_epoch());
+        let mut refused = batch.refused().cloned();
         if len == 0 {
             self.cover(lease, next);
             return held;
@@ -124,6 +125,7 @@ impl Engine {
             // Twice: what a second reading cannot mend stops the partition.
             let at = if cut.is_some() { next } else { from };
             self.fetch.corrupt(now, lease, at, error);
+            refused = None;
             let Some(mut cut) = cut else {
                 return held;
             };
@@ -147,6 +149,13 @@ impl Engine {
                 self.fetch.corrupt(now, lease, from, error);
                 return held;
             }
+        }
+        if let Some(error) = refused {
+            // A message set up to a bad message: what came before it runs, its partition goes
+            // back to it, and stops there unless another reading mends it.
+            let p = &tenure.partition;
+            let error = error.into_error(p.topic.clone(), p.partition);
+            self.fetch.corrupt(now, lease, next, error);
         }
         let position = tracker.position();
         if self.config.commit == CommitMode::Auto

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::varint::Cursor;
-use super::{BatchHeader, Fault, Limits, TimestampType};
+use super::{BatchHeader, Fault, Limits, RecordsError, TimestampType};
 
 /// The records of one batch at and above the offset it was decoded from.
 ///
@@ -19,11 +19,12 @@ pub struct Batch {
     next_offset: i64,
     leader_epoch: i32,
     timestamp_type: TimestampType,
+    refused: Option<Box<RecordsError>>,
 }
 
 /// Where one record's parts lie in the section.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+pub(super) struct Entry {
     timestamp: i64,
     offset_delta: u32,
     key_at: u32,
@@ -33,6 +34,27 @@ struct Entry {
     value_len: i32,
     /// How many headers; they begin behind the value and the varint that says the same.
     headers: u32,
+}
+
+impl Entry {
+    /// A message of format 0 or 1: it has no headers. Both parts come as place and length.
+    pub(super) fn of_message(
+        timestamp: i64,
+        offset_delta: u32,
+        (key_at, key_len): (usize, i32),
+        (value_at, value_len): (usize, i32),
+    ) -> Self {
+        Entry {
+            timestamp,
+            offset_delta,
+            // Sections are shorter than SECTION_MAX, so positions fit.
+            key_at: key_at as u32,
+            key_len,
+            value_at: value_at as u32,
+            value_len,
+            headers: 0,
+        }
+    }
 }
 
 impl Batch {
@@ -92,6 +114,26 @@ impl Batch {
             next_offset: header.next_offset(),
             leader_epoch: header.leader_epoch(),
             timestamp_type: header.timestamp_type(),
+            refused: None,
+        }
+    }
+
+    /// Messages of format 0 or 1 whose parts lie in `section`.
+    pub(super) fn of_messages(
+        header: &BatchHeader,
+        section: Bytes,
+        base_offset: i64,
+        next_offset: i64,
+        entries: Vec<Entry>,
+        refused: Option<RecordsError>,
+    ) -> Batch {
+        Batch {
+            section,
+            entries: entries.into_boxed_slice(),
+            base_offset,
+            next_offset,
+            refused: refused.map(Box::new),
+            ..Batch::empty(header)
         }
     }
 
@@ -169,13 +211,21 @@ impl Batch {
     }
 
     /// One past the last offset that the batch covers, gaps at its end included: where reading
-    /// goes on.
+    /// goes on. Behind what was [refused](Self::refused) it does not reach.
     #[must_use]
     pub fn next_offset(&self) -> i64 {
         self.next_offset
     }
 
-    /// The leader's epoch when it appended the batch.
+    /// What is wrong with the record at [`next_offset`](Self::next_offset), if it was that which
+    /// ended the batch. Only message sets (formats 0 and 1) are judged record by record; a batch
+    /// of format 2 is refused whole.
+    #[must_use]
+    pub fn refused(&self) -> Option<&RecordsError> {
+        self.refused.as_deref()
+    }
+
+    /// The leader's epoch when it appended the batch; -1 in message sets, which do not say.
     #[must_use]
     pub fn leader_epoch(&self) -> i32 {
         self.leader_epoch

@@ -10,15 +10,13 @@ use crate::error::{Error, ErrorKind};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The bytes do not match their CRC-32C.
+    /// The bytes do not match their checksum.
     Checksum {
         /// The checksum in the batch.
         stored: u32,
         /// The checksum of the bytes that came.
         computed: u32,
     },
-    /// A message set of format 0 or 1.
-    LegacyFormat(i8),
     /// A message format that nobody has defined yet.
     UnknownFormat(i8),
     /// Compression bits that name no codec.
@@ -106,10 +104,6 @@ impl fmt::Display for Fault {
             Fault::Checksum { stored, computed } => write!(
                 f,
                 "corrupt batch: its checksum is {stored:08x} and its bytes have {computed:08x}"
-            ),
-            Fault::LegacyFormat(magic) => write!(
-                f,
-                "message format v{magic} not supported yet: it predates Kafka 0.11"
             ),
             Fault::UnknownFormat(magic) => {
                 write!(

@@ -35,6 +35,20 @@ pub enum TimestampType {
     LogAppend,
 }
 
+/// What a [`BatchHeader`] takes of a run of messages of format 0 or 1, or of a compressed one.
+pub(super) struct Messages {
+    pub magic: u8,
+    pub compression: Compression,
+    pub timestamp_type: TimestampType,
+    pub base_offset: i64,
+    pub last_offset: i64,
+    pub size: usize,
+    pub crc: u32,
+    pub base_timestamp: i64,
+    pub max_timestamp: i64,
+    pub count: i32,
+}
+
 /// A batch's header, already known to be consistent: its offsets fit and its codec is known.
 ///
 /// What it says is only to be believed once
@@ -42,6 +56,7 @@ pub enum TimestampType {
 /// and leader epoch lie outside the checksum, since brokers rewrite them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchHeader {
+    magic: u8,
     base_offset: i64,
     size: u32,
     leader_epoch: i32,
@@ -72,6 +87,7 @@ impl BatchHeader {
             None => return refuse(Fault::UnknownCodec((attributes & 0x07) as u8)),
         };
         let header = BatchHeader {
+            magic: 2,
             base_offset,
             size: bytes.len().try_into().unwrap_or(u32::MAX),
             leader_epoch: i32::from_be_bytes(field(fixed, LEADER_EPOCH_AT)),
@@ -107,7 +123,39 @@ impl BatchHeader {
         Ok(header)
     }
 
-    /// The offset of the first record that the batch was written with.
+    /// A header for messages of format 0 or 1, whose offsets fit and rise.
+    pub(super) fn of_messages(messages: &Messages) -> Self {
+        let append = match messages.timestamp_type {
+            TimestampType::Create => 0,
+            TimestampType::LogAppend => TIMESTAMP_BIT,
+        };
+        BatchHeader {
+            magic: messages.magic,
+            base_offset: messages.base_offset,
+            size: messages.size.try_into().unwrap_or(u32::MAX),
+            leader_epoch: -1,
+            crc: messages.crc,
+            attributes: messages.compression.id() | append,
+            compression: messages.compression,
+            // A run spreads over less than 2^31 offsets.
+            last_offset_delta: (messages.last_offset - messages.base_offset) as i32,
+            base_timestamp: messages.base_timestamp,
+            max_timestamp: messages.max_timestamp,
+            producer_id: -1,
+            producer_epoch: -1,
+            base_sequence: -1,
+            count: messages.count,
+        }
+    }
+
+    /// The message format: 2, or 0 or 1 for a message set.
+    #[must_use]
+    pub fn magic(&self) -> u8 {
+        self.magic
+    }
+
+    /// The offset of the first record that the batch was written with. Of a compressed message of
+    /// format 0 or 1 it is the last one's: where the first lies shows when it is decompressed.
     #[must_use]
     pub fn base_offset(&self) -> i64 {
         self.base_offset
@@ -137,13 +185,14 @@ impl BatchHeader {
         self.size as usize
     }
 
-    /// The leader's epoch when it appended the batch; -1 in a produce request.
+    /// The leader's epoch when it appended the batch; -1 in a produce request, and in message
+    /// sets, which do not say.
     #[must_use]
     pub fn leader_epoch(&self) -> i32 {
         self.leader_epoch
     }
 
-    /// The checksum that the batch carries.
+    /// The checksum that the batch carries; of a run of messages the first one's.
     #[must_use]
     pub fn crc(&self) -> u32 {
         self.crc
@@ -212,7 +261,8 @@ impl BatchHeader {
         self.base_sequence
     }
 
-    /// How many records the batch says it has; 0 once compaction has emptied it.
+    /// How many records the batch says it has; 0 once compaction has emptied it. A compressed
+    /// message of format 0 or 1 does not say and counts as one.
     #[must_use]
     pub fn count(&self) -> usize {
         // `parse` refused negative counts.

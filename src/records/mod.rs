@@ -1,12 +1,14 @@
 //! Record batches: what a fetch answer's `records` field holds and a produce request carries.
 //!
-//! It reads and writes batches of message format v2 (KIP-98), the only one since Kafka 0.11 that
-//! brokers store; message sets of formats 0 and 1 are named and refused. It knows no topic, no
-//! position and no session: `fetch` asks, this module answers.
+//! It reads and writes batches of message format v2 (KIP-98), and reads message sets of formats 0
+//! and 1, which logs from before Kafka 0.11 and topics that were never raised from it still hold;
+//! one field may hold all three. It knows no topic, no position and no session: `fetch` asks, this
+//! module answers.
 //!
 //! What holds:
 //!
-//! 1. A batch is decoded whole or refused whole; nothing of a refused one is ever seen.
+//! 1. A batch is decoded whole or refused whole; nothing of a refused one is ever seen. A message
+//!    set, whose messages have checksums of their own, is judged message by message.
 //! 2. A batch's checksum is verified before anything in it is believed, compressed or not.
 //! 3. Offsets inside a batch rise, end at its last offset and fit in an `i64`; batches of one field
 //!    rise too.
@@ -42,6 +44,7 @@ mod compress;
 mod control;
 mod error;
 mod header;
+mod legacy;
 mod split;
 mod varint;
 mod write;

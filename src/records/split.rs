@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::header::{ATTRIBUTES_AT, HEADER_BYTES, LENGTH_END, MAGIC_AT};
 use super::{
     Batch, BatchHeader, ControlRecord, Decoder, Fault, Limits, RecordsError, compress, control,
+    legacy,
 };
 
 /// Walks the batches of one partition's `records` field, in order and without a copy.
@@ -29,7 +30,7 @@ pub struct Batches {
 /// What [`split`] finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// A whole batch.
+    /// A whole batch, or of a message set a compressed message or some plain ones.
     Batch(RawBatch),
     /// The field ends inside a batch, as brokers do to keep to a size limit. Not an error: the
     /// batch comes whole when it is asked for first, or with a limit of `needed`.
@@ -61,8 +62,11 @@ impl RawBatch {
         &self.bytes
     }
 
-    /// Verifies the CRC-32C.
+    /// Verifies the CRC-32C; in message sets the CRC-32 of each message.
     pub fn check_crc(&self) -> Result<(), RecordsError> {
+        if self.is_legacy() {
+            return legacy::check_crc(&self.header, &self.bytes);
+        }
         let covered = self.bytes.get(ATTRIBUTES_AT..).unwrap_or_default();
         let (stored, computed) = (self.header.crc(), crc_fast::crc32_iscsi(covered));
         if stored == computed {
@@ -76,6 +80,9 @@ impl RawBatch {
     /// All of the batch is looked at, also what lies below `from`; if any of it breaks the format
     /// nothing of it is given. A control batch is checked and comes back without records.
     ///
+    /// A message set alone is judged message by message, and only from `from` on: those before a
+    /// bad one are given, and [`Batch::refused`] says what follows.
+    ///
     /// The batch may end below `from`: take the greater of `from` and [`Batch::next_offset`] to
     /// go on.
     pub fn decode(
@@ -84,6 +91,9 @@ impl RawBatch {
         from: i64,
         limits: &Limits,
     ) -> Result<Batch, RecordsError> {
+        if self.is_legacy() {
+            return legacy::decode(&self.header, self.bytes.clone(), decoder, from, limits);
+        }
         if self.header.is_control() {
             self.control(decoder, limits)?;
             return Ok(Batch::empty(&self.header));
@@ -98,6 +108,9 @@ impl RawBatch {
         decoder: &mut Decoder,
         limits: &Limits,
     ) -> Result<ControlRecord, RecordsError> {
+        if self.is_legacy() {
+            return Err(self.refuse(Fault::Corrupt("a message set holds no markers")));
+        }
         let section = self.inflate(decoder, limits)?;
         control::read(&self.header, section, limits).map_err(|fault| self.refuse(fault))
     }
@@ -106,6 +119,9 @@ impl RawBatch {
     /// tell; what inflating them may reserve. `None` where they do not tell. Not verified.
     #[must_use]
     pub fn inflated_hint(&self) -> Option<usize> {
+        if self.is_legacy() {
+            return legacy::inflated_hint(&self.header, &self.bytes);
+        }
         compress::inflated_hint(self.header.compression(), self.section())
     }
 
@@ -117,6 +133,10 @@ impl RawBatch {
         decoder
             .inflate(self.header.compression(), section, limits)
             .map_err(|fault| self.refuse(fault))
+    }
+
+    fn is_legacy(&self) -> bool {
+        self.header.magic() < 2
     }
 
     fn section(&self) -> &[u8] {
@@ -141,6 +161,18 @@ impl Batches {
         }
     }
 
+    /// The front of a message set; `bytes` begin with a whole message, of `offset`.
+    fn messages(&mut self, offset: i64) -> Result<Piece, RecordsError> {
+        match legacy::front(&self.rest, self.next_offset) {
+            Ok(header) => {
+                let bytes = self.rest.split_to(header.size());
+                self.next_offset = header.next_offset();
+                Ok(Piece::Batch(RawBatch { header, bytes }))
+            }
+            Err(fault) => self.refuse(offset, fault),
+        }
+    }
+
     fn refuse(&mut self, offset: i64, fault: Fault) -> Result<Piece, RecordsError> {
         self.rest = Bytes::new();
         Err(RecordsError::new(offset, fault))
@@ -160,7 +192,7 @@ impl Iterator for Batches {
         let [o0, o1, o2, o3, o4, o5, o6, o7, l0, l1, l2, l3] = *front;
         let offset = i64::from_be_bytes([o0, o1, o2, o3, o4, o5, o6, o7]);
         let length = i32::from_be_bytes([l0, l1, l2, l3]);
-        if length < LEGACY_LENGTH_MIN {
+        if length < legacy::LENGTH_MIN {
             return Some(self.refuse(offset, Fault::Frame(SHORT)));
         }
         let size = LENGTH_END + length.unsigned_abs() as usize;
@@ -169,7 +201,7 @@ impl Iterator for Batches {
         }
         match self.rest.get(MAGIC_AT).map(|b| *b as i8) {
             Some(2) => {}
-            Some(magic @ (0 | 1)) => return Some(self.refuse(offset, Fault::LegacyFormat(magic))),
+            Some(0 | 1) => return Some(self.messages(offset)),
             Some(magic) => return Some(self.refuse(offset, Fault::UnknownFormat(magic))),
             None => return Some(self.refuse(offset, Fault::Frame(SHORT))),
         }
@@ -191,6 +223,4 @@ impl Iterator for Batches {
 
 impl std::iter::FusedIterator for Batches {}
 
-/// The shortest message of any format: checksum, magic, attributes, two lengths.
-const LEGACY_LENGTH_MIN: i32 = 14;
 const SHORT: &str = "its length is less than a header's";

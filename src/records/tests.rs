@@ -534,24 +534,12 @@ fn control_records_of_unknown_kind_are_skipped() {
     assert_eq!(decode(emptied, 0).unwrap().next_offset(), 6);
 }
 
-/// D41: a format that we do not know is typed as such, at its offset; so are those too old.
+/// D41: a format that we do not know is typed as such, at its offset.
 #[test]
 fn other_message_formats_are_named() {
     let e = refused(vector("D41_magic_3"), 100);
     assert_eq!(*e.fault(), Fault::UnknownFormat(3));
     assert!(e.to_string().contains("unsupported format"), "{e}");
-    // A v1 message, by the way of the vectors' legacy writer.
-    let v1 = unhex("000000000000000100000017f95fefa1010800000000000003e8ffffffff0000000178");
-    let e = refused(v1, 1);
-    assert_eq!(*e.fault(), Fault::LegacyFormat(1));
-    assert!(
-        e.to_string()
-            .contains("message format v1 not supported yet"),
-        "{e}"
-    );
-    let mut v0 = vector("good_100_102").to_vec();
-    v0[16] = 0;
-    assert_eq!(*refused(v0.into(), 100).fault(), Fault::LegacyFormat(0));
     let mut negative = vector("good_100_102").to_vec();
     negative[16] = 0xff;
     assert_eq!(

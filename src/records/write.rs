@@ -257,7 +257,8 @@ pub fn control_batch(
 }
 
 /// What a broker does to a batch when it appends it: sets its base offset and leader epoch and,
-/// where the topic says so, the time of appending.
+/// where the topic says so, the time of appending. A message set comes back as it is: its offsets
+/// are in each message.
 #[must_use]
 pub fn rebase(
     batch: &RawBatch,
@@ -265,6 +266,9 @@ pub fn rebase(
     leader_epoch: i32,
     append_time: Option<i64>,
 ) -> Bytes {
+    if batch.header().magic() < 2 {
+        return batch.bytes().clone();
+    }
     let mut out = BytesMut::from(batch.bytes().as_ref());
     out[..8].copy_from_slice(&base_offset.to_be_bytes());
     out[LEADER_EPOCH_AT..LEADER_EPOCH_AT + 4].copy_from_slice(&leader_epoch.to_be_bytes());

@@ -6,22 +6,39 @@ use lz4_flex::block::{self, CompressTable, DecompressError};
 use super::{Refusal, room};
 use crate::error::Error;
 
+/// Which checksum of a frame's header is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeaderChecksum {
+    /// LZ4's own: it covers the descriptor.
+    Exact,
+    /// That, or the one that Kafka's clients wrote before 0.10 and write in format 0 to this day:
+    /// it covers the magic number as well (KAFKA-3160).
+    OrHistoric,
+}
+
 /// Inflates every frame into `scratch`, one behind the other, and gives the length.
-pub(super) fn inflate(input: &[u8], scratch: &mut Vec<u8>, limit: usize) -> Result<usize, Refusal> {
+pub(super) fn inflate(
+    input: &[u8],
+    scratch: &mut Vec<u8>,
+    limit: usize,
+    checksum: HeaderChecksum,
+) -> Result<usize, Refusal> {
     // What the blocks can hold at best bounds what is reserved.
-    let bound = bound(input)?;
+    let bound = bound(input, checksum)?;
     let out = room(scratch, bound.min(limit));
     let cap = out.len().min(limit);
     let out = out.get_mut(..cap).unwrap_or_default();
     let mut filled = 0;
     let mut rest = input;
-    while let Some((frame, blocks)) = next_frame(rest)? {
+    while let Some((frame, blocks)) = next_frame(rest, checksum)? {
         let start = filled;
         rest = blocks;
         while let Some((block, after)) = frame.next_block(rest)? {
             filled = block.inflate(&frame, out, start, filled)?;
             rest = after;
         }
+        let content = out.get(start..filled).unwrap_or_default();
+        frame.check_content(rest, content)?;
         rest = frame.after_blocks(rest)?;
         if frame
             .content_size
@@ -34,14 +51,14 @@ pub(super) fn inflate(input: &[u8], scratch: &mut Vec<u8>, limit: usize) -> Resu
 }
 
 /// At most what `input` inflates to, by its frame and block headers alone.
-pub(super) fn inflated_bound(input: &[u8]) -> Option<usize> {
-    bound(input).ok()
+pub(super) fn inflated_bound(input: &[u8], checksum: HeaderChecksum) -> Option<usize> {
+    bound(input, checksum).ok()
 }
 
-fn bound(input: &[u8]) -> Result<usize, Refusal> {
+fn bound(input: &[u8], checksum: HeaderChecksum) -> Result<usize, Refusal> {
     let mut rest = input;
     let mut total = 0usize;
-    while let Some((frame, blocks)) = next_frame(rest)? {
+    while let Some((frame, blocks)) = next_frame(rest, checksum)? {
         let mut holds = 0usize;
         rest = blocks;
         while let Some((block, after)) = frame.next_block(rest)? {
@@ -80,7 +97,10 @@ struct Block<'a> {
 }
 
 /// The next frame of `input` and its blocks, skippable frames passed over; `None` at the end.
-fn next_frame(mut input: &[u8]) -> Result<Option<(Frame, &[u8])>, Refusal> {
+fn next_frame(
+    mut input: &[u8],
+    checksum: HeaderChecksum,
+) -> Result<Option<(Frame, &[u8])>, Refusal> {
     loop {
         if input.is_empty() {
             return Ok(None);
@@ -88,7 +108,7 @@ fn next_frame(mut input: &[u8]) -> Result<Option<(Frame, &[u8])>, Refusal> {
         let (magic, after) = input.split_first_chunk().ok_or(CUT)?;
         let magic = u32::from_le_bytes(*magic);
         if magic == MAGIC {
-            return Frame::read(after).map(Some);
+            return Frame::read(after, checksum).map(Some);
         }
         if magic & !0x0f != SKIPPABLE {
             return Err(Refusal::Corrupt("what follows is no frame"));
@@ -100,7 +120,7 @@ fn next_frame(mut input: &[u8]) -> Result<Option<(Frame, &[u8])>, Refusal> {
 
 impl Frame {
     /// Reads the header behind the magic.
-    fn read(input: &[u8]) -> Result<(Frame, &[u8]), Refusal> {
+    fn read(input: &[u8], right: HeaderChecksum) -> Result<(Frame, &[u8]), Refusal> {
         let (&[flags, sizes], mut rest) = input.split_first_chunk::<2>().ok_or(CUT)?;
         if flags >> 6 != 1 || flags & RESERVED_FLAG != 0 || sizes & 0x8f != 0 {
             return Err(Refusal::Corrupt("a frame's header has reserved bits"));
@@ -120,7 +140,8 @@ impl Frame {
         }
         let described = input.get(..input.len() - rest.len()).unwrap_or_default();
         let (&checksum, rest) = rest.split_first().ok_or(CUT)?;
-        if checksum != (xxh32(described) >> 8) as u8 {
+        let exact = checksum == (xxh32(described) >> 8) as u8;
+        if !exact && (right == HeaderChecksum::Exact || checksum != historic_checksum(described)) {
             return Err(Refusal::Corrupt("a frame header's checksum does not match"));
         }
         let frame = Frame {
@@ -161,8 +182,20 @@ impl Frame {
         Ok(Some((block, rest)))
     }
 
-    /// Steps over the end mark and the content checksum. That one is not verified: the batch's
-    /// CRC-32C has covered these bytes, and Kafka itself has computed it in a way of its own.
+    /// Verifies the checksum of what the frame's blocks inflated to, which follows the end mark at
+    /// the front of `input`. Kafka's own writers have never set one; other libraries' do.
+    fn check_content(&self, input: &[u8], content: &[u8]) -> Result<(), Refusal> {
+        if !self.content_checksum {
+            return Ok(());
+        }
+        let stored = input.get(4..).and_then(<[u8]>::first_chunk).ok_or(CUT)?;
+        match u32::from_le_bytes(*stored) == xxh32(content) {
+            true => Ok(()),
+            false => Err(Refusal::Corrupt("a frame's checksum does not match")),
+        }
+    }
+
+    /// Steps over the end mark and the content checksum.
     fn after_blocks<'a>(&self, input: &'a [u8]) -> Result<&'a [u8], Refusal> {
         input
             .get(if self.content_checksum { 8 } else { 4 }..)
@@ -252,7 +285,17 @@ impl Deflater {
     }
 }
 
-/// XXH32 with seed 0: LZ4's checksum of headers and blocks.
+/// The checksum of a frame's header that covers the magic number too.
+fn historic_checksum(described: &[u8]) -> u8 {
+    // Flags, sizes and a content size at most.
+    let mut covered = [0; 4 + 2 + 8];
+    let len = (4 + described.len()).min(covered.len());
+    covered[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    covered[4..len].copy_from_slice(&described[..len - 4]);
+    (xxh32(&covered[..len]) >> 8) as u8
+}
+
+/// XXH32 with seed 0: LZ4's checksum of headers, blocks and content.
 fn xxh32(input: &[u8]) -> u32 {
     let mut stripes = input.chunks_exact(16);
     let mut hash = if input.len() < 16 {

@@ -76,6 +76,27 @@ impl Decoder {
         section: Bytes,
         limits: &Limits,
     ) -> Result<Bytes, Fault> {
+        self.inflate_with(codec, section, limits, lz4::HeaderChecksum::Exact)
+    }
+
+    /// As [`inflate`](Self::inflate), for the value of a compressed message of format 0 or 1:
+    /// LZ4's frame header may have the checksum that Kafka wrote before 0.10 (KAFKA-3160).
+    pub(super) fn inflate_messages(
+        &mut self,
+        codec: Compression,
+        value: Bytes,
+        limits: &Limits,
+    ) -> Result<Bytes, Fault> {
+        self.inflate_with(codec, value, limits, lz4::HeaderChecksum::OrHistoric)
+    }
+
+    fn inflate_with(
+        &mut self,
+        codec: Compression,
+        section: Bytes,
+        limits: &Limits,
+        lz4_header: lz4::HeaderChecksum,
+    ) -> Result<Bytes, Fault> {
         let limit = limits.inflated_max.min(SECTION_MAX);
         let refuse = |refusal| match refusal {
             Refusal::Corrupt(why) => Fault::Decompress { codec, why },
@@ -97,7 +118,7 @@ impl Decoder {
         let inflated = match codec {
             Compression::None | Compression::Snappy => Ok(0),
             Compression::Gzip => self.gzip.inflate(&section, scratch, limit),
-            Compression::Lz4 => lz4::inflate(&section, scratch, limit),
+            Compression::Lz4 => lz4::inflate(&section, scratch, limit, lz4_header),
             Compression::Zstd => self.zstd.inflate(&section, scratch, limit),
         };
         // The copy is what makes the buffer fit: codecs overshoot, by eight times for small
@@ -144,8 +165,18 @@ pub(super) fn inflated_hint(codec: Compression, section: &[u8]) -> Option<usize>
         _ if section.is_empty() => Some(0),
         Compression::Gzip => None,
         Compression::Snappy => snappy::inflated_len(section, usize::MAX).ok(),
-        Compression::Lz4 => lz4::inflated_bound(section),
+        Compression::Lz4 => lz4::inflated_bound(section, lz4::HeaderChecksum::Exact),
         Compression::Zstd => zstd::inflated_bound(section).ok(),
+    }
+}
+
+/// As [`inflated_hint`], for the value of a compressed message of format 0 or 1.
+pub(super) fn inflated_hint_of_messages(codec: Compression, value: &[u8]) -> Option<usize> {
+    match codec {
+        Compression::Lz4 if !value.is_empty() => {
+            lz4::inflated_bound(value, lz4::HeaderChecksum::OrHistoric)
+        }
+        _ => inflated_hint(codec, value),
     }
 }
 
