@@ -56,6 +56,7 @@ pub mod ids;
 pub mod lane;
 pub mod manual;
 pub mod pace;
+pub mod produce;
 pub mod record;
 pub mod records;
 #[cfg(feature = "runtime")]

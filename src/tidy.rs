@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// What each module may name of the others. A module that is not listed may name any.
-const MAY_NAME: [(&str, &[&str]); 16] = [
+const MAY_NAME: [(&str, &[&str]); 17] = [
     ("error", &[]),
     ("ids", &[]),
     ("time", &[]),
@@ -24,13 +24,17 @@ const MAY_NAME: [(&str, &[&str]); 16] = [
         &["error", "ids", "pace", "records", "time", "wire"],
     ),
     ("group", &["error", "ids", "pace", "time", "wire"]),
+    (
+        "produce",
+        &["error", "ids", "pace", "records", "time", "wire"],
+    ),
     ("record", &["fetch", "ids", "lane", "records"]),
     ("handler", &["lane", "record"]),
     (
         "engine",
         &[
-            "cluster", "commit", "error", "fetch", "group", "ids", "lane", "pace", "record",
-            "records", "settle", "time", "wire",
+            "cluster", "commit", "error", "fetch", "group", "ids", "lane", "pace", "produce",
+            "record", "records", "settle", "time", "wire",
         ],
     ),
     (

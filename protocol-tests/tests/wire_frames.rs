@@ -204,7 +204,8 @@ fn l14_damage_is_bounded() {
 #[test]
 fn the_worst_lists_keep_to_the_stated_factor() {
     // For each API the highest version's body up to a list, and one element of it.
-    let cases: [(Api, &[u8], &[u8]); 8] = [
+    let cases: [(Api, &[u8], &[u8]); 9] = [
+        (Api::Produce, &[], &[1; 16]),
         (Api::ApiVersions, &[0, 0], &[0, 1, 0, 0, 0, 1, 0]),
         (
             Api::Metadata,
@@ -281,7 +282,8 @@ fn our_requests_are_the_bytes_of_other_clients() {
         if !e.api.versions().contains(e.version) {
             continue;
         }
-        let Some(request) = wire_json::request(e.api, e.version, &e.request_json) else {
+        let Some(request) = wire_json::request(e.api, e.version, &e.request_json, &e.request)
+        else {
             continue;
         };
         assert_eq!(request.api(), e.api);
@@ -397,6 +399,7 @@ fn requests_are_held_to_versions_that_carry_them() {
     for request in wire_json::samples() {
         let range = (request.versions().min, request.versions().max);
         let wanted = match &request {
+            Request::Produce(r) if !r.by_id => (3, 12),
             Request::Fetch(r) if !r.by_id => (4, 12),
             Request::Fetch(r) if r.session_epoch >= 0 => (7, 18),
             Request::Heartbeat(r) if r.instance_id.is_some() => (3, 4),
@@ -409,5 +412,5 @@ fn requests_are_held_to_versions_that_carry_them() {
         assert_eq!(range, wanted, "{request:?}");
         checked += 1;
     }
-    assert_eq!(checked, 7);
+    assert_eq!(checked, 8);
 }

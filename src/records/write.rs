@@ -124,6 +124,18 @@ impl BatchBuilder {
         self.push_at(offset, timestamp, key, value, headers)
     }
 
+    /// As [`push`](Self::push), for header keys that need not be UTF-8.
+    pub fn push_raw(
+        &mut self,
+        timestamp: i64,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[(&[u8], Option<&[u8]>)],
+    ) -> Result<(), Error> {
+        let offset = self.base_offset.saturating_add(i64::from(self.deltas));
+        self.put(offset, timestamp, key, value, headers.iter().copied())
+    }
+
     /// Adds a record at `offset`, which must be above the last one's.
     pub fn push_at(
         &mut self,
@@ -132,6 +144,20 @@ impl BatchBuilder {
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         headers: &[(&str, Option<&[u8]>)],
+    ) -> Result<(), Error> {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), *value));
+        self.put(offset, timestamp, key, value, headers)
+    }
+
+    fn put<'a>(
+        &mut self,
+        offset: i64,
+        timestamp: i64,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: impl ExactSizeIterator<Item = (&'a [u8], Option<&'a [u8]>)> + Clone,
     ) -> Result<(), Error> {
         let delta = offset
             .checked_sub(self.base_offset)
@@ -146,9 +172,9 @@ impl BatchBuilder {
         // Wraps for times 2^63 apart; the reader's addition wraps back.
         let timestamp_delta = timestamp.wrapping_sub(base);
         let delta_long = i64::from(delta);
-        let headers_len = headers.iter().fold(0usize, |sum, (name, value)| {
-            sum.saturating_add(blob_len(Some(name.as_bytes())))
-                .saturating_add(blob_len(*value))
+        let headers_len = headers.clone().fold(0usize, |sum, (name, value)| {
+            sum.saturating_add(blob_len(Some(name)))
+                .saturating_add(blob_len(value))
         });
         let size = [
             1 + varlong_len(timestamp_delta) + varlong_len(delta_long),
@@ -175,8 +201,8 @@ impl BatchBuilder {
         put_blob(out, value);
         put_varlong(out, headers.len() as i64);
         for (name, value) in headers {
-            put_blob(out, Some(name.as_bytes()));
-            put_blob(out, *value);
+            put_blob(out, Some(name));
+            put_blob(out, value);
         }
         Ok(())
     }

@@ -71,6 +71,8 @@ impl fmt::Display for VersionRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Api {
+    /// Writes records.
+    Produce,
     /// Reads records.
     Fetch,
     /// Offsets by time.
@@ -93,6 +95,8 @@ pub enum Api {
     SyncGroup,
     /// What the broker speaks.
     ApiVersions,
+    /// Gives a producer its id.
+    InitProducerId,
     /// Where leader epochs ended; Kafka calls it `OffsetForLeaderEpoch`.
     EpochEnd,
 }
@@ -108,7 +112,8 @@ struct Facts {
 
 impl Api {
     /// All of them, by key.
-    pub const ALL: [Api; 12] = [
+    pub const ALL: [Api; 14] = [
+        Api::Produce,
         Api::Fetch,
         Api::ListOffsets,
         Api::Metadata,
@@ -120,6 +125,7 @@ impl Api {
         Api::LeaveGroup,
         Api::SyncGroup,
         Api::ApiVersions,
+        Api::InitProducerId,
         Api::EpochEnd,
     ];
 
@@ -158,6 +164,7 @@ impl Api {
     #[must_use]
     pub fn request_header(self, version: i16) -> i16 {
         match self {
+            Api::Produce => kp::ProduceRequest::header_version(version),
             Api::Fetch => kp::FetchRequest::header_version(version),
             Api::ListOffsets => kp::ListOffsetsRequest::header_version(version),
             Api::Metadata => kp::MetadataRequest::header_version(version),
@@ -169,6 +176,7 @@ impl Api {
             Api::LeaveGroup => kp::LeaveGroupRequest::header_version(version),
             Api::SyncGroup => kp::SyncGroupRequest::header_version(version),
             Api::ApiVersions => kp::ApiVersionsRequest::header_version(version),
+            Api::InitProducerId => kp::InitProducerIdRequest::header_version(version),
             Api::EpochEnd => kp::OffsetForLeaderEpochRequest::header_version(version),
         }
     }
@@ -191,6 +199,8 @@ impl Api {
             throttled_from,
         };
         match self {
+            // Below 3 batches are of an older format.
+            Api::Produce => facts(0, "Produce", 3, 13, Some(6)),
             Api::Fetch => facts(1, "Fetch", 4, 18, Some(8)),
             Api::ListOffsets => facts(2, "ListOffsets", 1, 10, Some(3)),
             // Below 4 a broker makes the topics that it is asked about.
@@ -204,6 +214,7 @@ impl Api {
             Api::LeaveGroup => facts(13, "LeaveGroup", 0, 5, Some(2)),
             Api::SyncGroup => facts(14, "SyncGroup", 0, 5, Some(2)),
             Api::ApiVersions => facts(18, "ApiVersions", 0, 4, Some(2)),
+            Api::InitProducerId => facts(22, "InitProducerId", 0, 5, Some(1)),
             Api::EpochEnd => facts(23, "OffsetForLeaderEpoch", 2, 4, None),
         }
     }

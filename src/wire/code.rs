@@ -20,6 +20,8 @@ impl Code {
     pub const NOT_LEADER_OR_FOLLOWER: Code = Code(6);
     /// The broker gave up waiting.
     pub const REQUEST_TIMED_OUT: Code = Code(7);
+    /// A record, or its batch, is larger than the topic allows.
+    pub const MESSAGE_TOO_LARGE: Code = Code(10);
     /// The commit's metadata is longer than the broker allows.
     pub const OFFSET_METADATA_TOO_LARGE: Code = Code(12);
     /// The coordinator is loading its log.
@@ -30,6 +32,8 @@ impl Code {
     pub const NOT_COORDINATOR: Code = Code(16);
     /// No topic may have that name.
     pub const INVALID_TOPIC: Code = Code(17);
+    /// The batch is larger than a segment of the log.
+    pub const RECORD_LIST_TOO_LARGE: Code = Code(18);
     /// The group is at another generation.
     pub const ILLEGAL_GENERATION: Code = Code(22);
     /// The members have no assignor in common.
@@ -52,10 +56,20 @@ impl Code {
     pub const UNSUPPORTED_VERSION: Code = Code(35);
     /// The broker did not understand the request.
     pub const INVALID_REQUEST: Code = Code(42);
+    /// The topic does not take a record's time.
+    pub const INVALID_TIMESTAMP: Code = Code(32);
+    /// The producer's batch does not follow the one before it.
+    pub const OUT_OF_ORDER_SEQUENCE_NUMBER: Code = Code(45);
+    /// The producer's batch is there already, and its place is forgotten.
+    pub const DUPLICATE_SEQUENCE_NUMBER: Code = Code(46);
+    /// The producer's epoch is old.
+    pub const INVALID_PRODUCER_EPOCH: Code = Code(47);
     /// A disk of the broker failed.
     pub const KAFKA_STORAGE_ERROR: Code = Code(56);
     /// The credentials were refused.
     pub const SASL_AUTHENTICATION_FAILED: Code = Code(58);
+    /// The broker knows nothing of the producer.
+    pub const UNKNOWN_PRODUCER_ID: Code = Code(59);
     /// The broker forgot the fetch session.
     pub const FETCH_SESSION_ID_NOT_FOUND: Code = Code(70);
     /// The fetch session is at another epoch.
@@ -76,6 +90,8 @@ impl Code {
     pub const GROUP_MAX_SIZE_REACHED: Code = Code(81);
     /// Another member took our instance id.
     pub const FENCED_INSTANCE_ID: Code = Code(82);
+    /// The broker refuses a record of the batch.
+    pub const INVALID_RECORD: Code = Code(87);
     /// Open transactions hide the committed offset.
     pub const UNSTABLE_OFFSET_COMMIT: Code = Code(88);
     /// No topic has that id.

@@ -4,6 +4,10 @@
 //! that both sides know. An answer holds what any version gave, with Kafka's own "absent" values
 //! where a version lacks a field. Answers name topics as the broker did: by name, by id, or both.
 
+pub use super::produce::{
+    InitProducerIdRequest, InitProducerIdResponse, ProduceAnswer, ProduceRequest, ProduceResponse,
+    ProduceResponseTopic, ProduceTopic,
+};
 use crate::ids::{NodeId, TopicId};
 use bytes::Bytes;
 use std::sync::Arc;

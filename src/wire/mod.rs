@@ -25,6 +25,7 @@ mod fetch_reader;
 mod frame;
 mod link;
 pub mod message;
+mod produce;
 mod reader;
 mod request;
 mod response;

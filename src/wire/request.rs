@@ -10,9 +10,10 @@ use kafka_protocol::protocol::{Encodable, StrBytes};
 use super::api::{Api, VersionRange};
 use super::message::{
     ApiVersionsRequest, EpochEndRequest, FetchRequest, FindCoordinatorRequest, HeartbeatRequest,
-    Isolation, JoinGroupRequest, LeaveGroupRequest, ListOffsetsRequest, MetadataRequest,
-    OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
+    InitProducerIdRequest, Isolation, JoinGroupRequest, LeaveGroupRequest, ListOffsetsRequest,
+    MetadataRequest, OffsetCommitRequest, OffsetFetchRequest, ProduceRequest, SyncGroupRequest,
 };
+use super::produce::{init_producer_id_request, produce_request};
 use super::reader::{WireError, WireFault};
 use crate::ids::TopicId;
 
@@ -59,6 +60,10 @@ pub enum Request {
     ListOffsets(ListOffsetsRequest),
     /// Where leader epochs ended.
     EpochEnd(EpochEndRequest),
+    /// Writes records.
+    Produce(ProduceRequest),
+    /// Asks for a producer id.
+    InitProducerId(InitProducerIdRequest),
 }
 
 impl Request {
@@ -78,6 +83,8 @@ impl Request {
             Request::Fetch(_) => Api::Fetch,
             Request::ListOffsets(_) => Api::ListOffsets,
             Request::EpochEnd(_) => Api::EpochEnd,
+            Request::Produce(_) => Api::Produce,
+            Request::InitProducerId(_) => Api::InitProducerId,
         }
     }
 
@@ -115,6 +122,7 @@ impl Request {
                     min = min.max(7);
                 }
             }
+            Request::Produce(r) if !r.by_id => max = max.min(12),
             Request::ListOffsets(r) if r.isolation == Isolation::ReadCommitted => min = min.max(2),
             _ => {}
         }
@@ -188,6 +196,8 @@ impl Request {
             Request::Fetch(r) => fetch(r, version).encode(out, version),
             Request::ListOffsets(r) => list_offsets(r).encode(out, version),
             Request::EpochEnd(r) => epoch_end(r).encode(out, version),
+            Request::Produce(r) => produce_request(r).encode(out, version),
+            Request::InitProducerId(r) => init_producer_id_request(r).encode(out, version),
         };
         written.map_err(|e| e.to_string())
     }
@@ -409,7 +419,7 @@ fn text(s: &str) -> StrBytes {
     StrBytes::from_string(s.to_owned())
 }
 
-fn topic_name(s: &str) -> kp::TopicName {
+pub(super) fn topic_name(s: &str) -> kp::TopicName {
     kp::TopicName(text(s))
 }
 
@@ -417,7 +427,7 @@ fn group_id(s: &str) -> kp::GroupId {
     kp::GroupId(text(s))
 }
 
-fn uuid(id: TopicId) -> uuid::Uuid {
+pub(super) fn uuid(id: TopicId) -> uuid::Uuid {
     uuid::Uuid::from_bytes(id.0)
 }
 
@@ -428,7 +438,7 @@ fn isolation(isolation: Isolation) -> i8 {
     }
 }
 
-fn millis(d: Duration) -> i32 {
+pub(super) fn millis(d: Duration) -> i32 {
     i32::try_from(d.as_millis()).unwrap_or(i32::MAX)
 }
 

@@ -8,11 +8,13 @@ use super::api::{Api, ApiRanges, VersionRange};
 use super::fetch_reader;
 use super::message::{
     ApiVersionsResponse, BrokerEndpoint, Code, EpochEnd, EpochEndAnswer, EpochEndResponse,
-    FetchResponse, FindCoordinatorResponse, HeartbeatResponse, JoinGroupMember, JoinGroupResponse,
-    LeaveGroupResponse, ListOffsetsAnswer, ListOffsetsResponse, MetadataResponse,
-    OffsetCommitResponse, OffsetCommitResponseTopic, OffsetFetchPartition, OffsetFetchResponse,
-    OffsetFetchTopic, PartitionMetadata, SyncGroupResponse, TopicMetadata,
+    FetchResponse, FindCoordinatorResponse, HeartbeatResponse, InitProducerIdResponse,
+    JoinGroupMember, JoinGroupResponse, LeaveGroupResponse, ListOffsetsAnswer, ListOffsetsResponse,
+    MetadataResponse, OffsetCommitResponse, OffsetCommitResponseTopic, OffsetFetchPartition,
+    OffsetFetchResponse, OffsetFetchTopic, PartitionMetadata, ProduceResponse, SyncGroupResponse,
+    TopicMetadata,
 };
+use super::produce;
 use super::reader::{Reader, WireError, WireFault};
 use crate::ids::{NodeId, TopicId};
 
@@ -55,6 +57,10 @@ pub enum Response {
     ListOffsets(ListOffsetsResponse),
     /// Where the epochs ended.
     EpochEnd(EpochEndResponse),
+    /// How each batch fared.
+    Produce(ProduceResponse),
+    /// A producer id.
+    InitProducerId(InitProducerIdResponse),
 }
 
 impl Response {
@@ -91,6 +97,8 @@ impl Response {
             Api::Fetch => fetch_reader::fetch(&mut r, version).map(Response::Fetch),
             Api::ListOffsets => list_offsets(&mut r, version).map(Response::ListOffsets),
             Api::EpochEnd => epoch_end(&mut r).map(Response::EpochEnd),
+            Api::Produce => produce::produce(&mut r, version).map(Response::Produce),
+            Api::InitProducerId => produce::init_producer_id(&mut r).map(Response::InitProducerId),
         };
         let read = read.and_then(|response| r.finish().map(|()| response));
         read.map_err(|fault| fail(r.at(), fault))
@@ -112,6 +120,8 @@ impl Response {
             Response::Fetch(_) => Api::Fetch,
             Response::ListOffsets(_) => Api::ListOffsets,
             Response::EpochEnd(_) => Api::EpochEnd,
+            Response::Produce(_) => Api::Produce,
+            Response::InitProducerId(_) => Api::InitProducerId,
         }
     }
 
@@ -131,6 +141,8 @@ impl Response {
             Response::Fetch(r) => r.throttle,
             Response::ListOffsets(r) => r.throttle,
             Response::EpochEnd(r) => r.throttle,
+            Response::Produce(r) => r.throttle,
+            Response::InitProducerId(r) => r.throttle,
         }
     }
 }

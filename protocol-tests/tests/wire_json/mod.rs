@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kafka_protocol::messages as kp;
+use kafka_protocol::protocol::Decodable;
 use laneway::ids::{NodeId, TopicId};
 use laneway::wire::message::*;
 use laneway::wire::{Api, ApiRanges, Request, Response, VersionRange};
@@ -157,7 +159,44 @@ pub fn response(api: Api, version: i16, v: &Value) -> Response {
                 },
             }),
         }),
+        Api::Produce => Response::Produce(ProduceResponse {
+            throttle,
+            topics: list(v, "responses").map(produced_topic).collect(),
+            endpoints: list(v, "nodeEndpoints").map(endpoint).collect(),
+        }),
+        Api::InitProducerId => Response::InitProducerId(InitProducerIdResponse {
+            throttle,
+            code,
+            producer_id: long(v, "producerId", -9),
+            epoch: i16_of(v, "producerEpoch"),
+        }),
         other => panic!("{other}: no JSON known"),
+    }
+}
+
+fn produced_topic(t: &Value) -> ProduceResponseTopic {
+    ProduceResponseTopic {
+        name: text_or_null(t, "name").unwrap_or_default(),
+        id: topic_id(t),
+        partitions: list(t, "partitionResponses")
+            .map(|p| ProduceAnswer {
+                partition: int(p, "index", -9),
+                code: code(p),
+                base_offset: long(p, "baseOffset", -9),
+                append_time: long(p, "logAppendTimeMs", -1),
+                log_start: long(p, "logStartOffset", -1),
+                record_errors: list(p, "recordErrors")
+                    .map(|e| {
+                        let words = text_or_null(e, "batchIndexErrorMessage");
+                        (int(e, "batchIndex", -9), words)
+                    })
+                    .collect(),
+                message: text_or_null(p, "errorMessage"),
+                current_leader: p
+                    .get("currentLeader")
+                    .map(|l| (int(l, "leaderId", -1), int(l, "leaderEpoch", -1))),
+            })
+            .collect(),
     }
 }
 
@@ -218,8 +257,9 @@ fn fetched(p: &Value) -> FetchResponsePartition {
     }
 }
 
-/// The same request as ours, where ours can hold all that it says.
-pub fn request(api: Api, version: i16, v: &Value) -> Option<Request> {
+/// The same request as ours, where ours can hold all that it says. Records, of which the JSON
+/// says the size alone, are taken from the frame.
+pub fn request(api: Api, version: i16, v: &Value, frame: &Bytes) -> Option<Request> {
     if v.is_null() {
         return None;
     }
@@ -372,8 +412,53 @@ pub fn request(api: Api, version: i16, v: &Value) -> Option<Request> {
                 }),
             })
         }
+        Api::Produce => {
+            if !v["transactionalId"].is_null() {
+                return None;
+            }
+            Request::Produce(ProduceRequest {
+                acks: i16_of(v, "acks"),
+                timeout: millis(v, "timeoutMs"),
+                topics: produce_topics(version, v, frame)?,
+                by_id: version >= 13,
+            })
+        }
+        Api::InitProducerId => {
+            let resumes = int(v, "producerEpoch", -1) != -1 || long(v, "producerId", -1) != -1;
+            let endless = int(v, "transactionTimeoutMs", 0) < 0;
+            if !v["transactionalId"].is_null() || resumes || endless {
+                return None;
+            }
+            Request::InitProducerId(InitProducerIdRequest {
+                transaction_timeout: millis(v, "transactionTimeoutMs"),
+            })
+        }
         other => panic!("{other}: no JSON known"),
     })
+}
+
+/// None where a partition has no records.
+fn produce_topics(version: i16, v: &Value, frame: &Bytes) -> Option<Vec<ProduceTopic>> {
+    let mut body = frame.slice(4..);
+    kp::RequestHeader::decode(&mut body, Api::Produce.request_header(version)).unwrap();
+    let written = kp::ProduceRequest::decode(&mut body, version).unwrap();
+    let mut batches = written
+        .topic_data
+        .into_iter()
+        .flat_map(|t| t.partition_data);
+    list(v, "topicData")
+        .map(|t| {
+            let partitions = list(t, "partitionData").map(|p| {
+                let batch = batches.next().unwrap().records?;
+                Some((int(p, "index", -9), batch))
+            });
+            Some(ProduceTopic {
+                name: text_or_null(t, "name").unwrap_or_default(),
+                id: topic_id(t),
+                partitions: partitions.collect::<Option<_>>()?,
+            })
+        })
+        .collect()
 }
 
 fn commit_topic(t: &Value) -> OffsetCommitTopic {

@@ -87,6 +87,21 @@ pub fn samples() -> Vec<Request> {
         topics: vec![("t".into(), TopicId::ZERO, vec![1, 2])],
         require_stable: true,
     }));
+    samples.extend([true, false].map(|by_id| {
+        Request::Produce(ProduceRequest {
+            acks: -1,
+            timeout: Duration::from_secs(20),
+            topics: vec![ProduceTopic {
+                name: "t".into(),
+                id,
+                partitions: vec![(1, Bytes::from_static(b"batch"))],
+            }],
+            by_id,
+        })
+    }));
+    samples.push(Request::InitProducerId(InitProducerIdRequest {
+        transaction_timeout: Duration::from_secs(60),
+    }));
     for instance_id in [None, Some(Arc::from("i"))] {
         samples.extend(group_samples(instance_id));
     }
@@ -268,6 +283,27 @@ pub fn assert_says(request: &Request, version: i16, body: &mut Bytes) {
             let (p, ours) = (&k.topics[0].partitions[0], &r.topics[0].1[0]);
             assert_eq!((p.partition, p.leader_epoch), (ours.partition, ours.epoch));
             assert_eq!(p.current_leader_epoch, ours.current_leader_epoch);
+        }
+        Request::Produce(r) => {
+            let k = kp::ProduceRequest::decode(body, version).unwrap();
+            assert_eq!((k.acks, k.timeout_ms), (r.acks, 20_000));
+            assert_eq!(k.transactional_id, None);
+            let (t, ours) = (&k.topic_data[0], &r.topics[0]);
+            match version {
+                13.. => assert_eq!(t.topic_id.into_bytes(), ours.id.0),
+                _ => assert_eq!(t.name.as_str(), &*ours.name),
+            }
+            let (p, ours) = (&t.partition_data[0], &ours.partitions[0]);
+            assert_eq!((p.index, p.records.as_ref()), (ours.0, Some(&ours.1)));
+        }
+        Request::InitProducerId(r) => {
+            let k = kp::InitProducerIdRequest::decode(body, version).unwrap();
+            assert_eq!(k.transactional_id, None);
+            assert_eq!(
+                u128::try_from(k.transaction_timeout_ms).unwrap(),
+                r.transaction_timeout.as_millis()
+            );
+            assert_eq!((k.producer_id, k.producer_epoch), ((-1).into(), -1));
         }
         other => panic!("{other:?}"),
     }
