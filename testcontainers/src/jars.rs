@@ -50,6 +50,20 @@ impl Jars {
         })
     }
 
+    /// Another version's jars, for servers: our agent stays this version's.
+    pub fn beside(&self, version: &str) -> Result<Self, String> {
+        let cache = cache()?;
+        let folder = cache.join(version);
+        if !folder.is_dir() {
+            download(version, &cache, &folder)?;
+        }
+        Ok(Self {
+            version: version.to_owned(),
+            folder,
+            agent: self.agent.clone(),
+        })
+    }
+
     /// The Kafka version.
     pub fn version(&self) -> &str {
         &self.version

@@ -12,7 +12,7 @@ use std::{env, hash};
 use crate::agent::Agent;
 use crate::jars::Jars;
 use crate::node::{self, Node};
-use crate::process;
+use crate::process::{self, Process};
 use crate::runner::Missing;
 
 /// A running Kafka. Dropping it kills the nodes that it started.
@@ -24,6 +24,8 @@ pub struct Kafka {
     /// Empty when the cluster is not ours.
     nodes: Mutex<Vec<Node>>,
     agent: Mutex<Option<Agent>>,
+    /// ZooKeeper, where the node needs one.
+    _keeper: Option<Process>,
 }
 
 /// What a test may ask of [`Kafka::start`].
@@ -64,6 +66,24 @@ impl Kafka {
             }
         }
         unreachable!("the loop above only ends by return")
+    }
+
+    /// One node of 2.8.2, which still stores message sets of formats 0 and 1 where a topic's
+    /// `message.format.version` says so, and its ZooKeeper. Tools and agent are the usual version's.
+    pub fn start_2_8() -> Result<Self, String> {
+        let jars = jars()?;
+        let folder = process::scratch_folder("kafka-2.8")?;
+        let (keeper, node) = node::start_2_8(&jars.beside("2.8.2")?, &folder)?;
+        let kafka = Self {
+            jars,
+            bootstrap: format!("127.0.0.1:{}", node.port),
+            folder,
+            nodes: Mutex::new(vec![node]),
+            agent: Mutex::new(None),
+            _keeper: Some(keeper),
+        };
+        kafka.wait_until_ready()?;
+        Ok(kafka)
     }
 
     /// `host:port,...`
@@ -227,6 +247,7 @@ impl Kafka {
             folder,
             nodes: Mutex::new(nodes),
             agent: Mutex::new(None),
+            _keeper: None,
         };
         kafka.wait_until_ready()?;
         Ok(kafka)
@@ -239,6 +260,7 @@ impl Kafka {
             folder: process::scratch_folder("kafka-external")?,
             nodes: Mutex::new(Vec::new()),
             agent: Mutex::new(None),
+            _keeper: None,
         };
         kafka.ask("nodes")?;
         Ok(kafka)
@@ -322,6 +344,12 @@ impl Kafka {
 /// What a test on the shared Kafka needs: any Kafka, and its tools.
 pub fn any() -> Result<(), Missing> {
     jars().map(|_| ()).map_err(Missing::Kafka)
+}
+
+/// What a test on a Kafka 2.8.2 of its own needs: its jars too.
+pub fn with_2_8() -> Result<(), Missing> {
+    let jars = jars().and_then(|jars| jars.beside("2.8.2"));
+    jars.map(|_| ()).map_err(Missing::Kafka)
 }
 
 /// Whether the shared Kafka was started here, so that its version and settings are known.

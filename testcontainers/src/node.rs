@@ -49,6 +49,57 @@ pub(crate) fn start_all(
     Ok(nodes)
 }
 
+/// A ZooKeeper, and one node of a version that needs it; they run, but may not answer yet.
+pub(crate) fn start_2_8(jars: &Jars, folder: &Path) -> Result<(Process, Node), String> {
+    let ports = free_ports(2)?;
+    let (port, keeper) = (ports[0], ports[1]);
+    let data = folder.join("zookeeper");
+    let data = data.display();
+    let text = format!(
+        "dataDir={data}\n\
+         clientPort={keeper}\n\
+         clientPortAddress=127.0.0.1\n\
+         admin.enableServer=false\n"
+    );
+    let file = folder.join("zookeeper.properties");
+    write(&file, &text)?;
+    let log = folder.join("zookeeper.log");
+    let open = || File::options().create(true).append(true).open(&log);
+    let log_error = |e| format!("{}: {e}", log.display());
+    let class = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
+    let mut command = jars.java("128m", &["-XX:TieredStopAtLevel=1"], class)?;
+    command
+        .arg(&file)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(open().map_err(log_error)?)
+        .stderr(open().map_err(log_error)?);
+    let keeper_runs = Process::spawn("zookeeper".to_owned(), &mut command)?;
+    let logs = folder.join("data-1");
+    let logs = logs.display();
+    let text = format!(
+        "broker.id=1\n\
+         zookeeper.connect=127.0.0.1:{keeper}\n\
+         listeners=PLAINTEXT://127.0.0.1:{port}\n\
+         log.dirs={logs}\n\
+         offsets.topic.replication.factor=1\n\
+         offsets.topic.num.partitions=4\n\
+         group.initial.rebalance.delay.ms=0\n\
+         group.min.session.timeout.ms=1000\n\
+         num.network.threads=2\n\
+         num.io.threads=2\n\
+         auto.create.topics.enable=false\n"
+    );
+    write(&folder.join("1.properties"), &text)?;
+    let process = Some(spawn(jars, folder, 1)?);
+    let node = Node {
+        id: 1,
+        port,
+        process,
+    };
+    Ok((keeper_runs, node))
+}
+
 /// One node on its storage.
 pub(crate) fn spawn(jars: &Jars, folder: &Path, id: usize) -> Result<Process, String> {
     let log = folder.join(format!("{id}.log"));

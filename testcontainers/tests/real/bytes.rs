@@ -21,6 +21,10 @@ pub(crate) fn tests() -> Vec<Test> {
         test!(times_of_the_log_are_the_brokers),
         test!(aborted_records_are_left_out_under_read_committed),
         test!(a_compacted_topics_gaps_hold_nothing_up),
+        Test {
+            needs: kafka::with_2_8,
+            ..test!(message_sets_of_an_old_broker_arrive_as_java_reads_them)
+        },
         test!(partitions_by_hand_read_the_same),
     ]
 }
@@ -143,6 +147,62 @@ fn a_compacted_topics_gaps_hold_nothing_up() {
     );
     same(&left, &ours, "our handler");
     assert_all_committed(kafka, &group, &topic);
+}
+
+/// D35, D40, X01: a Kafka 2.8.2 stores formats 0 and 1, and Java's consumer and our handler read the
+/// same in them; behind them, once the topic is raised, lie batches of format 2.
+fn message_sets_of_an_old_broker_arrive_as_java_reads_them() {
+    let kafka = Kafka::start_2_8().unwrap();
+    for properties in [
+        &["message.format.version=0.9.0"][..],
+        &["message.format.version=0.10.2"],
+        &[
+            "message.format.version=0.10.2",
+            "message.timestamp.type=LogAppendTime",
+        ],
+    ] {
+        let topic = kafka.topic_with("old", 2, properties).unwrap();
+        let sent = kafka
+            .ask(&format!("every-old-codec {topic} 120 7"))
+            .unwrap();
+        assert_eq!(sent.len(), 480);
+        let raised = "message.format.version=2.8";
+        let name = format!("--entity-name={topic}");
+        let configs = [
+            "--alter",
+            "--entity-type=topics",
+            &name,
+            "--add-config",
+            raised,
+        ];
+        let output = kafka.tool("configs", &configs).unwrap();
+        assert!(output.status.success(), "{output:?}");
+        kafka.ask(&format!("every-codec {topic} 120 8")).unwrap();
+        let read = sorted(
+            kafka
+                .ask(&format!("read {topic} read_uncommitted"))
+                .unwrap(),
+        );
+        assert_eq!(read.len(), 480 + 600);
+        // Format 0 has no times, which tells that it was stored.
+        let timeless = read.iter().filter(|l| l.split(' ').nth(2) == Some("-1"));
+        let stored = if properties[0].ends_with("0.9.0") {
+            480
+        } else {
+            0
+        };
+        assert_eq!(timeless.count(), stored);
+        let group = kafka::unique("old");
+        let ours = handled(
+            &kafka.addresses(),
+            &topic,
+            &group,
+            Isolation::ReadUncommitted,
+            read.len(),
+        );
+        same(&read, &ours, "our handler");
+        assert_all_committed(&kafka, &group, &topic);
+    }
 }
 
 fn partitions_by_hand_read_the_same() {
