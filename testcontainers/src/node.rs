@@ -88,6 +88,7 @@ pub(crate) fn start_2_8(jars: &Jars, folder: &Path) -> Result<(Process, Node), S
          group.min.session.timeout.ms=1000\n\
          num.network.threads=2\n\
          num.io.threads=2\n\
+         log.retention.ms=-1\n\
          auto.create.topics.enable=false\n"
     );
     write(&folder.join("1.properties"), &text)?;
