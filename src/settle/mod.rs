@@ -13,6 +13,8 @@
 //!
 //! Nothing here knows Kafka: offsets are numbers that rise, an epoch is a number kept beside them.
 
+mod map;
+mod restored;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -20,7 +22,9 @@ mod tracker;
 
 use std::fmt;
 
-pub use tracker::{Offsets, Run, SettledRuns, Tracker};
+pub use map::{BODY_MAX, Map, MapError, MapWriter, OPEN_RUNS_MAX, Written};
+pub use restored::{Restored, Standing};
+pub use tracker::{Offsets, OpenRuns, Run, SettledRuns, Tracker};
 
 /// A caller's mistake, named. The tracker is unchanged after any of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -107,6 +107,17 @@ impl BitRing {
         (end.min(self.next) - n, set)
     }
 
+    /// The highest bit that is set. Looks at each word above it.
+    pub(super) fn last_set(&self) -> Option<u64> {
+        let low = self.low >> 6;
+        let high = self.next.checked_sub(1)? >> 6;
+        let mut words = (low..=high).rev().map(|n| (n, self.words[self.at(n << 6)]));
+        let (n, word) = words.find(|(_, word)| *word != 0)?;
+        let last = (n << 6) + 63 - u64::from(word.leading_zeros());
+        // In the lowest word stand bits that `low` has passed.
+        (last >= self.low).then_some(last)
+    }
+
     #[inline]
     pub(super) fn low(&self) -> u64 {
         self.low

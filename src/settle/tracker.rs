@@ -57,12 +57,12 @@ pub struct Tracker {
     deltas_held: usize,
 }
 
-/// Settled records with offsets `first..end`, and whatever gaps lie between them.
+/// Offsets `first..end`: of settled records and whatever gaps lie between them, or of open ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The first settled record's offset.
+    /// The first record's offset.
     pub first: i64,
-    /// One past the last settled record's offset.
+    /// One past the last record's offset.
     pub end: i64,
 }
 
@@ -267,6 +267,24 @@ impl Tracker {
         }
     }
 
+    /// The records that are open, in stretches without a hole between their offsets, in order. As
+    /// of the last [`advance`](Self::advance) the first begins at the watermark.
+    #[must_use]
+    pub fn open_runs(&self) -> OpenRuns<'_> {
+        OpenRuns {
+            tracker: self,
+            at: self.ring.low(),
+            open_to: self.ring.low(),
+            segment: 0,
+        }
+    }
+
+    /// The highest offset that has settled above an open one, if any has.
+    #[must_use]
+    pub fn last_settled(&self) -> Option<i64> {
+        self.offset_of(self.ring.last_set()?)
+    }
+
     /// Memory held, in bytes: what the subscription's budget is charged for.
     #[must_use]
     pub fn bytes_held(&self) -> usize {
@@ -332,6 +350,16 @@ impl Segment {
         }
     }
 
+    /// How many ordinals from `from` on, below `to`, have offsets without a hole between them.
+    fn without_hole(&self, from: u64, to: u64) -> u64 {
+        let Some(deltas) = &self.deltas else {
+            return to - from;
+        };
+        let some = &deltas[(from - self.first) as usize..(to - self.first) as usize];
+        let joined = some.windows(2).take_while(|pair| pair[1] == pair[0] + 1);
+        1 + joined.count() as u64
+    }
+
     /// One past the last offset of a segment without holes.
     fn end(&self) -> i64 {
         self.base + self.len as i64
@@ -362,5 +390,56 @@ impl Iterator for SettledRuns<'_> {
             }
         }
         None
+    }
+}
+
+/// See [`Tracker::open_runs`].
+#[derive(Debug)]
+pub struct OpenRuns<'a> {
+    tracker: &'a Tracker,
+    /// The next ordinal to look at.
+    at: u64,
+    /// Up to here the records from `at` on are open.
+    open_to: u64,
+    /// One that does not end below `at`.
+    segment: usize,
+}
+
+impl Iterator for OpenRuns<'_> {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        let Tracker { ring, segments, .. } = self.tracker;
+        while self.at == self.open_to {
+            if self.at == ring.next() {
+                return None;
+            }
+            let (len, settled) = ring.stretch(self.at);
+            self.open_to += len;
+            if settled {
+                self.at = self.open_to;
+            }
+        }
+        let mut run: Option<Run> = None;
+        while self.at < self.open_to {
+            let segment = segments.get(self.segment)?;
+            let end = (segment.first + segment.len).min(self.open_to);
+            if segment.first + segment.len <= self.at {
+                self.segment += 1;
+                continue;
+            }
+            let first = segment.offset(self.at);
+            if run.is_some_and(|run| run.end != first) {
+                break;
+            }
+            let len = segment.without_hole(self.at, end);
+            let start = run.map_or(first, |run| run.first);
+            run = Some(Run {
+                first: start,
+                end: first + len as i64,
+            });
+            self.at += len;
+        }
+        run
     }
 }
