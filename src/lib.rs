@@ -61,6 +61,7 @@ pub mod record;
 pub mod records;
 #[cfg(feature = "runtime")]
 mod runtime;
+pub mod sasl;
 pub mod settle;
 #[cfg(feature = "runtime")]
 mod subscription;
@@ -77,7 +78,8 @@ pub use lane::{Exhausted, HandlerError, IntoOutcome, IntoOutcomes, Outcome, Retr
 pub use record::Record;
 #[cfg(feature = "runtime")]
 pub use subscription::{
-    BatchSubscription, Interest, Kafka, Partitions, Running, Subscription, Topics,
+    BatchSubscription, CredentialProvider, Interest, Kafka, Partitions, Running, Sasl,
+    Subscription, Topics,
 };
 pub use wire::message::Isolation;
 

@@ -80,6 +80,10 @@ pub enum Action {
         /// Give back what has not started, or drop what runs as well.
         what: lane::Recall,
     },
+    /// Ask the provider of credentials, and give what it says to
+    /// [`Engine::handle_credentials`](super::Engine::handle_credentials). Comes again where no
+    /// answer came in time: what was asked before may then be dropped.
+    CredentialsWanted,
     /// The answer to a command.
     Reply {
         /// Which command.

@@ -172,6 +172,8 @@ pub struct Config {
     pub idle_max: Duration,
     /// Randomness: jitter, hash seeds, the order of bootstrap addresses.
     pub seed: [u8; 32],
+    /// How to authenticate; none: not at all.
+    pub sasl: Option<crate::sasl::Settings>,
 }
 
 impl Config {
@@ -215,6 +217,7 @@ impl Config {
             connect_timeout: Duration::from_secs(10),
             idle_max: Duration::from_secs(235),
             seed: [0; 32],
+            sasl: None,
         }
     }
 

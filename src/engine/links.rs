@@ -10,6 +10,7 @@
 //! 2. A [`LinkId`] is never used again, so what comes late for an ended link finds nothing.
 //! 3. A peer is not dialled before its back-off is over.
 
+use super::login::{LoginSlot, Logins};
 use super::{Action, LinkEvent};
 use crate::cluster::{Cluster, Peer};
 use crate::error::{Error, ErrorKind};
@@ -71,6 +72,7 @@ struct Slot {
     /// When it may be dialled, while it is not.
     not_before: Now,
     proven: bool,
+    login: LoginSlot,
 }
 
 pub(super) struct Links {
@@ -88,10 +90,11 @@ pub(super) struct Links {
     answers: VecDeque<Answer>,
     /// What became of connections: for the back-off.
     news: VecDeque<(Peer, News)>,
+    pub(super) logins: Logins,
 }
 
 impl Links {
-    pub(super) fn new(config: LinkConfig, limits: &super::Config) -> Self {
+    pub(super) fn new(config: LinkConfig, limits: &super::Config, now: Now) -> Self {
         let largest = limits.fetch_bytes_max.max(limits.batch_bytes_max);
         Links {
             config: Arc::new(config),
@@ -105,6 +108,7 @@ impl Links {
             touched: BTreeSet::new(),
             answers: VecDeque::new(),
             news: VecDeque::new(),
+            logins: Logins::new(limits, now),
         }
     }
 
@@ -130,6 +134,7 @@ impl Links {
             Some(max) => Link::new_with_api_versions_max(config, address, now, *max),
             None => Link::new(config, address, now),
         };
+        link = self.logins.prepare(link);
         if matches!(key.1, Purpose::Join | Purpose::Group) {
             // A quota on reading must not cost the membership (KIP-219).
             link = link.ignoring_throttle();
@@ -140,6 +145,7 @@ impl Links {
             dialled: None,
             not_before,
             proven: false,
+            login: LoginSlot::new(host),
         };
         self.slots.insert(key, slot);
         Ok(())
@@ -190,6 +196,7 @@ impl Links {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Now, actions: &mut VecDeque<Action>) {
+        self.logins.handle_timeout(now);
         let mut idle = Vec::new();
         for (key, slot) in &mut self.slots {
             if slot.link.next_deadline().is_some_and(|at| at <= now) {
@@ -209,10 +216,11 @@ impl Links {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Now> {
-        let mut next = None;
+        let mut next = self.logins.next_deadline();
+        let may_dial = self.logins.may_dial();
         for slot in self.slots.values() {
             next = earliest(next, slot.link.next_deadline());
-            if slot.dialled.is_none() {
+            if slot.dialled.is_none() && may_dial {
                 next = earliest(next, Some(slot.not_before));
             }
             if slot.link.in_flight() == 0 {
@@ -224,11 +232,15 @@ impl Links {
 
     /// Turns what the links want into actions; answers and outcomes wait to be taken.
     pub(super) fn pump(&mut self, now: Now, cluster: &Cluster, actions: &mut VecDeque<Action>) {
+        let may_dial = self.logins.update(now);
+        if self.logins.take_renewed() {
+            self.serve_late_logins(now);
+        }
         while let Some(key) = self.touched.pop_first() {
             let Some(slot) = self.slots.get_mut(&key) else {
                 continue;
             };
-            if slot.dialled.is_none() && slot.not_before <= now {
+            if slot.dialled.is_none() && slot.not_before <= now && may_dial {
                 if let Some((host, port)) = cluster.address(key.0) {
                     let link = LinkId(self.next_id);
                     self.next_id += 1;
@@ -254,11 +266,19 @@ impl Links {
                     continue;
                 }
             }
-            self.pump_slot(key, actions);
+            self.pump_slot(now, key, actions);
         }
     }
 
-    fn pump_slot(&mut self, key: Key, actions: &mut VecDeque<Action>) {
+    /// There are other credentials: whoever waits for some is served.
+    fn serve_late_logins(&mut self, now: Now) {
+        for (key, slot) in &mut self.slots {
+            self.touched.insert(*key);
+            self.logins.serve_late(now, &mut slot.link, &mut slot.login);
+        }
+    }
+
+    fn pump_slot(&mut self, now: Now, key: Key, actions: &mut VecDeque<Action>) {
         let Some(slot) = self.slots.get_mut(&key) else {
             return;
         };
@@ -272,6 +292,11 @@ impl Links {
                     self.answers.push_back(Answer { token, result });
                 }
                 (LinkAction::Ready, _) => self.news.push_back((key.0, News::Up)),
+                (LinkAction::Login, _) => {
+                    self.logins.serve(now, &mut slot.link, &mut slot.login);
+                }
+                (LinkAction::LoggedIn, _) => self.logins.accepted(&slot.login),
+                (LinkAction::Refused(error), _) => self.logins.refused(now, &slot.login, error),
                 (LinkAction::Send(frame), Some(link)) => {
                     let answer_bytes = slot.link.answer_bytes();
                     actions.push_back(Action::Send {

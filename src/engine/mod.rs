@@ -18,6 +18,7 @@ mod config;
 mod deal;
 mod leases;
 mod links;
+mod login;
 mod moves;
 mod notices;
 mod parts;
@@ -139,7 +140,7 @@ impl Engine {
         let commit = c
             .group()
             .map(|group| Commit::new(parts::commit(c, group.clone()), now));
-        let links = Links::new(parts::link(c), c);
+        let links = Links::new(parts::link(c), c, now);
         let lanes = parts::lanes(c);
         let (runner, lanes) = (lanes.runner(), Lanes::new(&lanes));
         Engine {

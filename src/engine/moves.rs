@@ -249,7 +249,10 @@ impl Engine {
 
     pub(super) fn pump_links(&mut self, now: Now) -> bool {
         self.links.pump(now, &self.cluster, &mut self.actions);
-        let mut moved = false;
+        let mut moved = self.pump_logins(now);
+        if matches!(self.phase, Phase::Finished) {
+            return moved;
+        }
         while let Some((peer, news)) = self.links.poll_news() {
             moved = true;
             match news {

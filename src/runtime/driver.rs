@@ -2,10 +2,11 @@
 
 use super::executor::ToExecutor;
 use super::link::{self, Dial};
-use super::{Clock, ExecutorTx};
+use super::{Clock, ExecutorTx, ProviderTask};
 use crate::engine::{Action, Command, Done, Engine, Event, LinkEvent, Snapshot};
 use crate::error::Error;
 use crate::ids::{CommandId, LinkId};
+use crate::sasl::Credentials;
 use crate::time::Now;
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -63,6 +64,7 @@ pub(crate) struct Driver {
     next_command: u64,
     finished: Option<Result<(), Error>>,
     again: bool,
+    provider: Option<ProviderTask>,
 }
 
 struct LinkTask {
@@ -83,6 +85,7 @@ enum Input {
     Done(Done),
     Ask(Ask),
     HandleDropped,
+    Credentials(Result<Credentials, Error>),
     Timeout,
 }
 
@@ -110,7 +113,14 @@ impl Driver {
             next_command: 0,
             finished: None,
             again: false,
+            provider: None,
         }
+    }
+
+    /// Who is asked for credentials.
+    pub(crate) fn with_provider(mut self, provider: Option<ProviderTask>) -> Self {
+        self.provider = provider;
+        self
     }
 
     /// Runs the subscription to its end.
@@ -149,6 +159,11 @@ impl Driver {
         {
             return Poll::Ready(ask.map_or(Input::HandleDropped, Input::Ask));
         }
+        if let Some(provider) = &mut self.provider
+            && let Poll::Ready(came) = provider.poll(cx)
+        {
+            return Poll::Ready(Input::Credentials(came));
+        }
         sleep.as_mut().poll(cx).map(|()| Input::Timeout)
     }
 
@@ -180,6 +195,7 @@ impl Driver {
                 self.engine.handle_link(now, link, event);
             }
             Input::Timeout => self.engine.handle_timeout(now),
+            Input::Credentials(came) => self.engine.handle_credentials(now, came),
             Input::HandleDropped => {
                 self.asks = None;
                 let deadline = now + DROPPED_GRACE;
@@ -273,6 +289,11 @@ impl Driver {
                     }
                 }
                 Action::Event(event) => self.tell(&event),
+                Action::CredentialsWanted => {
+                    if let Some(provider) = &mut self.provider {
+                        provider.ask();
+                    }
+                }
                 Action::Again => self.again = true,
                 Action::Finished(result) => self.finished = Some(result),
             }

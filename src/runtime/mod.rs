@@ -9,10 +9,12 @@ mod driver;
 mod executor;
 mod io;
 mod link;
+mod provider;
 
 pub(crate) use driver::{ASKS_MAX, Ask, Driver, EventSink, Inbox};
 pub(crate) use executor::{ExecutorTx, Gate, spawn_blocking_executor, spawn_executor};
 pub(crate) use io::IoThread;
+pub(crate) use provider::{Provide, ProviderTask};
 
 use crate::time::Now;
 use std::hash::{BuildHasher, RandomState};

@@ -1,6 +1,6 @@
 //! Where the cluster is, and the thread that all its subscriptions share.
 
-use super::{Interest, Subscription};
+use super::{Interest, Sasl, Subscription};
 use crate::error::Error;
 use crate::runtime::IoThread;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Kafka {
     bootstrap: Vec<String>,
     pub(super) client_id: Arc<str>,
+    pub(super) sasl: Option<Sasl>,
     io: Arc<Mutex<Option<Arc<IoThread>>>>,
 }
 
@@ -31,6 +32,7 @@ impl Kafka {
         Kafka {
             bootstrap: bootstrap.into_iter().map(Into::into).collect(),
             client_id: Arc::from("laneway"),
+            sasl: None,
             io: Arc::new(Mutex::new(None)),
         }
     }
@@ -39,6 +41,18 @@ impl Kafka {
     #[must_use]
     pub fn client_id(mut self, id: impl Into<Arc<str>>) -> Self {
         self.client_id = id.into();
+        self
+    }
+
+    /// How to say who we are, on listeners that want to know. By default nothing is said.
+    ///
+    /// ```
+    /// use laneway::{Kafka, Sasl};
+    /// let kafka = Kafka::new(["kafka-1:9093"]).sasl(Sasl::scram_sha_256("alice", "swordfish"));
+    /// ```
+    #[must_use]
+    pub fn sasl(mut self, sasl: Sasl) -> Self {
+        self.sasl = Some(sasl);
         self
     }
 
@@ -58,6 +72,11 @@ impl Kafka {
             .flat_map(|addresses| addresses.split(','))
             .map(|address| parse_address(address.trim()))
             .collect()
+    }
+
+    /// Whether whoever listens on the network can read what is sent.
+    pub(super) fn is_in_the_clear(&self) -> bool {
+        true
     }
 
     pub(super) fn io(&self) -> Result<Arc<IoThread>, Error> {

@@ -5,10 +5,12 @@ mod handling;
 mod interest;
 mod kafka;
 mod running;
+mod sasl;
 
 pub use interest::{Interest, Partitions, Topics};
 pub use kafka::Kafka;
 pub use running::Running;
+pub use sasl::{CredentialProvider, Sasl};
 
 use crate::engine::{CommitMode, Config, Engine, Event, LaneKey};
 use crate::error::{Error, ErrorKind};
@@ -19,13 +21,15 @@ use crate::ids::ExecutorId;
 use crate::lane::{Handler, IntoOutcome, IntoOutcomes, Mode, Retry, RunnerConfig};
 use crate::record::{Delivery, Record};
 use crate::runtime::{
-    Clock, Driver, EventSink, ExecutorTx, Gate, spawn_blocking_executor, spawn_executor,
+    Clock, Driver, EventSink, ExecutorTx, Gate, IoThread, ProviderTask, spawn_blocking_executor,
+    spawn_executor,
 };
 use crate::wire::message::Isolation;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
@@ -552,6 +556,16 @@ impl Subscription {
         Ok(())
     }
 
+    /// Tells the engine how to say who we are, and gives whom to ask for it.
+    fn authenticate(&mut self, io: &IoThread) -> Option<ProviderTask> {
+        let sasl = self.kafka.sasl.as_ref()?;
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let in_the_clear = self.kafka.is_in_the_clear();
+        self.config.sasl = Some(sasl.settings(wall.unwrap_or_default(), in_the_clear));
+        let runtime = Handle::try_current().unwrap_or_else(|_| io.handle().clone());
+        Some(ProviderTask::new(sasl.provider()?, runtime))
+    }
+
     fn launch(
         mut self,
         mut spawn: impl FnMut(
@@ -564,6 +578,7 @@ impl Subscription {
         let io = self.kafka.io()?;
         self.config.seed = crate::runtime::seed();
         let clock = Clock::new();
+        let provider = self.authenticate(&io);
         let engine = Engine::new(self.config.clone(), clock.now());
         let gate = Gate {
             clock,
@@ -582,7 +597,8 @@ impl Subscription {
         }
         drop(done_tx);
         let (asks_tx, asks_rx) = mpsc::channel(crate::runtime::ASKS_MAX);
-        let driver = Driver::new(engine, clock, executors, done_rx, asks_rx, self.on_event);
+        let driver = Driver::new(engine, clock, executors, done_rx, asks_rx, self.on_event)
+            .with_provider(provider);
         let (result_tx, result) = oneshot::channel();
         // The task keeps its own thread: a handle that is dropped leaves it the time to commit and
         // to leave the group.

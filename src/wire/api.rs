@@ -99,6 +99,10 @@ pub enum Api {
     InitProducerId,
     /// Where leader epochs ended; Kafka calls it `OffsetForLeaderEpoch`.
     EpochEnd,
+    /// Opens an exchange of SASL.
+    SaslHandshake,
+    /// Carries an exchange of SASL.
+    SaslAuthenticate,
 }
 
 /// What the code needs to know of an [`Api`].
@@ -112,7 +116,7 @@ struct Facts {
 
 impl Api {
     /// All of them, by key.
-    pub const ALL: [Api; 14] = [
+    pub const ALL: [Api; 16] = [
         Api::Produce,
         Api::Fetch,
         Api::ListOffsets,
@@ -124,9 +128,11 @@ impl Api {
         Api::Heartbeat,
         Api::LeaveGroup,
         Api::SyncGroup,
+        Api::SaslHandshake,
         Api::ApiVersions,
         Api::InitProducerId,
         Api::EpochEnd,
+        Api::SaslAuthenticate,
     ];
 
     /// The API of a key, if we speak it.
@@ -178,6 +184,8 @@ impl Api {
             Api::ApiVersions => kp::ApiVersionsRequest::header_version(version),
             Api::InitProducerId => kp::InitProducerIdRequest::header_version(version),
             Api::EpochEnd => kp::OffsetForLeaderEpochRequest::header_version(version),
+            Api::SaslHandshake => kp::SaslHandshakeRequest::header_version(version),
+            Api::SaslAuthenticate => kp::SaslAuthenticateRequest::header_version(version),
         }
     }
 
@@ -216,6 +224,9 @@ impl Api {
             Api::ApiVersions => facts(18, "ApiVersions", 0, 4, Some(2)),
             Api::InitProducerId => facts(22, "InitProducerId", 0, 5, Some(1)),
             Api::EpochEnd => facts(23, "OffsetForLeaderEpoch", 2, 4, None),
+            // Version 0 is followed by bare tokens instead of requests.
+            Api::SaslHandshake => facts(17, "SaslHandshake", 1, 1, None),
+            Api::SaslAuthenticate => facts(36, "SaslAuthenticate", 0, 2, None),
         }
     }
 }

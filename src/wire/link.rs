@@ -5,6 +5,8 @@
 //! It writes nothing itself: frames leave as [`LinkAction::Send`], whole and in order, so that a
 //! caller who stops waiting can never leave half a frame behind.
 
+mod login;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ use super::response::{Response, split_header};
 use crate::error::{Error, ErrorKind};
 use crate::ids::Token;
 use crate::time::{Now, earliest};
+use login::Session;
 
 /// What all links of a client have in common.
 ///
@@ -70,8 +73,15 @@ pub enum LinkAction {
         /// Its answer.
         result: Result<Response, Error>,
     },
-    /// The broker has said what it speaks. Comes once.
+    /// The broker has said what it speaks, and believes who we are. Comes once.
     Ready,
+    /// A link made [`with_login`](Link::with_login) needs credentials: call [`Link::login`], or
+    /// [`Link::login_later`] where there are none now.
+    Login,
+    /// The broker believes who we are.
+    LoggedIn,
+    /// The broker does not take the credentials; `Close` follows.
+    Refused(Error),
     /// The link is over; close the socket if it is still open. Comes once, and last.
     Close {
         /// Why.
@@ -85,10 +95,10 @@ pub enum LinkAction {
 /// One connection.
 ///
 /// ```text
-///  Connecting --up--> Handshake --versions--> Ready
-///      |               |  ^  | 35: once, lower  |
-///      |               |  +--+                  |
-///      +-- down, time-out, bad bytes, 35 again -+--> Over
+///  Connecting --up--> Handshake --versions--> (LoggingIn) ----> Ready
+///      |               |  ^  | 35: once, lower      |             |
+///      |               |  +--+                      | refused     |
+///      +-- down, time-out, bad bytes, 35 again -----+-------------+--> Over
 /// ```
 ///
 /// ```
@@ -125,6 +135,7 @@ pub struct Link {
     obeys_throttle: bool,
     idle_since: Now,
     answers: u64,
+    session: Session,
 }
 
 #[derive(Debug)]
@@ -136,6 +147,10 @@ enum State {
         correlation_id: i32,
         deadline: Now,
         stepped_down: bool,
+    },
+    /// The broker wants to know who we are.
+    LoggingIn {
+        ranges: ApiRanges,
     },
     Ready {
         ranges: ApiRanges,
@@ -153,7 +168,8 @@ struct Queued {
 
 #[derive(Debug)]
 struct InFlight {
-    token: Token,
+    /// None: a message of a login.
+    token: Option<Token>,
     correlation_id: i32,
     api: Api,
     version: i16,
@@ -192,6 +208,7 @@ impl Link {
             obeys_throttle: true,
             idle_since: now,
             answers: 0,
+            session: Session::open(),
         }
     }
 
@@ -216,7 +233,7 @@ impl Link {
             State::Over => {}
             State::Connecting => self.poison("the broker spoke before it was asked"),
             State::Handshake { .. } => self.take_versions(now, &frame),
-            State::Ready { .. } => self.take_answer(now, &frame),
+            State::LoggingIn { .. } | State::Ready { .. } => self.take_answer(now, &frame),
         }
     }
 
@@ -228,6 +245,8 @@ impl Link {
         let hint = match self.state {
             State::Over => return,
             State::Connecting => None,
+            State::LoggingIn { .. } if silent => return self.end(login::ended_early(&cause), None),
+            State::LoggingIn { .. } => None,
             State::Handshake { version, .. } => {
                 api_versions_max = lower_api_versions(version);
                 Some(
@@ -260,7 +279,10 @@ impl Link {
                 );
                 self.end(transport(why), None);
             }
-            _ => self.expire(now),
+            _ => {
+                self.work_on_login(now);
+                self.expire(now);
+            }
         }
     }
 
@@ -298,7 +320,7 @@ impl Link {
     pub fn next_deadline(&self) -> Option<Now> {
         let handshake = match self.state {
             State::Handshake { deadline, .. } => Some(deadline),
-            State::Connecting | State::Ready { .. } => None,
+            State::Connecting | State::LoggingIn { .. } | State::Ready { .. } => None,
             State::Over => return None,
         };
         let queued = self.queued.iter().map(|q| q.deadline).min();
@@ -306,11 +328,14 @@ impl Link {
         // Only where silence alone holds the queue back: a full link waits for answers instead, and
         // a deadline that has passed would wake the driver for nothing.
         let silent = self.is_ready()
+            && self.session.lets_write()
             && self.obeys_throttle
             && !self.queued.is_empty()
             && self.in_flight.len() < self.config.in_flight_max;
         let unmute = silent.then_some(self.muted_until);
-        earliest(earliest(handshake, unmute), earliest(queued, in_flight))
+        let session = self.session.deadline(self.pending() > 0);
+        let waiting = earliest(earliest(handshake, unmute), session);
+        earliest(waiting, earliest(queued, in_flight))
     }
 
     /// Whether the broker has said what it speaks, and the link is not over.
@@ -347,7 +372,7 @@ impl Link {
     #[must_use]
     pub fn ranges(&self) -> Option<&ApiRanges> {
         match &self.state {
-            State::Ready { ranges } => Some(ranges),
+            State::LoggingIn { ranges } | State::Ready { ranges } => Some(ranges),
             _ => None,
         }
     }
@@ -433,11 +458,14 @@ impl Link {
                 .to_error("asking which versions the broker speaks");
             return self.end(error, None);
         }
-        self.state = State::Ready {
-            ranges: answer.ranges,
-        };
-        self.actions.push_back(LinkAction::Ready);
+        let ranges = answer.ranges;
         self.mute(now, Api::ApiVersions, version, answer.throttle);
+        if self.session.is_required() {
+            self.state = State::LoggingIn { ranges };
+            return self.want_login();
+        }
+        self.state = State::Ready { ranges };
+        self.actions.push_back(LinkAction::Ready);
         self.flush(now);
     }
 
@@ -485,10 +513,14 @@ impl Link {
         let Some(due) = self.in_flight.pop_front() else {
             return;
         };
+        let Some(token) = due.token else {
+            // It does not count as traffic: a session alone keeps no connection open.
+            return self.take_login(now, response);
+        };
         self.idle_since = now;
         self.answers += 1;
         self.mute(now, api, version, response.throttle());
-        self.answer(due.token, Ok(response));
+        self.answer(token, Ok(response));
         self.flush(now);
     }
 
@@ -501,7 +533,9 @@ impl Link {
 
     /// Writes what waits, as far as the broker lets us.
     fn flush(&mut self, now: Now) {
+        self.renew_if_due(now);
         while self.is_ready()
+            && self.session.lets_write()
             && self.in_flight.len() < self.config.in_flight_max
             && !(self.obeys_throttle && now < self.muted_until)
         {
@@ -534,7 +568,7 @@ impl Link {
         };
         self.idle_since = now;
         self.in_flight.push_back(InFlight {
-            token,
+            token: Some(token),
             correlation_id,
             api,
             version,
@@ -577,7 +611,9 @@ impl Link {
         for lost in std::mem::take(&mut self.in_flight) {
             let api = lost.api;
             let why = format!("link lost, outcome of {api} unknown: {}", error.message());
-            self.answer(lost.token, Err(lost_error(&error, why)));
+            if let Some(token) = lost.token {
+                self.answer(token, Err(lost_error(&error, why)));
+            }
         }
         for unsent in std::mem::take(&mut self.queued) {
             let api = unsent.request.api();

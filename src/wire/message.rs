@@ -9,6 +9,7 @@ pub use super::produce::{
     ProduceResponseTopic, ProduceTopic,
 };
 use crate::ids::{NodeId, TopicId};
+use crate::sasl::Secret;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -582,4 +583,40 @@ pub struct EpochEndAnswer {
     pub code: Code,
     /// -1, -1: the broker cannot tell.
     pub end: EpochEnd,
+}
+
+/// Opens an exchange of SASL (KIP-43).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SaslHandshakeRequest {
+    /// SASL's name of the mechanism.
+    pub mechanism: Arc<str>,
+}
+
+/// Whether the broker does that mechanism.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SaslHandshakeResponse {
+    /// 0, or why not: 33 for a mechanism that is not offered, 34 where SASL is not done.
+    pub code: Code,
+    /// What the listener offers.
+    pub mechanisms: Vec<Arc<str>>,
+}
+
+/// A message of a SASL exchange (KIP-152).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SaslAuthenticateRequest {
+    /// As the mechanism has it.
+    pub auth: Secret,
+}
+
+/// The server's message, or its refusal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SaslAuthenticateResponse {
+    /// 0, or why not.
+    pub code: Code,
+    /// In the broker's words.
+    pub message: Option<Arc<str>>,
+    /// As the mechanism has it.
+    pub auth: Bytes,
+    /// How long the session lasts before it has to be renewed (KIP-368, v1+); zero: for ever.
+    pub lifetime: Duration,
 }

@@ -11,8 +11,8 @@ use super::message::{
     FetchResponse, FindCoordinatorResponse, HeartbeatResponse, InitProducerIdResponse,
     JoinGroupMember, JoinGroupResponse, LeaveGroupResponse, ListOffsetsAnswer, ListOffsetsResponse,
     MetadataResponse, OffsetCommitResponse, OffsetCommitResponseTopic, OffsetFetchPartition,
-    OffsetFetchResponse, OffsetFetchTopic, PartitionMetadata, ProduceResponse, SyncGroupResponse,
-    TopicMetadata,
+    OffsetFetchResponse, OffsetFetchTopic, PartitionMetadata, ProduceResponse,
+    SaslAuthenticateResponse, SaslHandshakeResponse, SyncGroupResponse, TopicMetadata,
 };
 use super::produce;
 use super::reader::{Reader, WireError, WireFault};
@@ -61,6 +61,10 @@ pub enum Response {
     Produce(ProduceResponse),
     /// A producer id.
     InitProducerId(InitProducerIdResponse),
+    /// Whether the mechanism is offered.
+    SaslHandshake(SaslHandshakeResponse),
+    /// The server's side of an exchange.
+    SaslAuthenticate(SaslAuthenticateResponse),
 }
 
 impl Response {
@@ -99,6 +103,10 @@ impl Response {
             Api::EpochEnd => epoch_end(&mut r).map(Response::EpochEnd),
             Api::Produce => produce::produce(&mut r, version).map(Response::Produce),
             Api::InitProducerId => produce::init_producer_id(&mut r).map(Response::InitProducerId),
+            Api::SaslHandshake => sasl_handshake(&mut r).map(Response::SaslHandshake),
+            Api::SaslAuthenticate => {
+                sasl_authenticate(&mut r, version).map(Response::SaslAuthenticate)
+            }
         };
         let read = read.and_then(|response| r.finish().map(|()| response));
         read.map_err(|fault| fail(r.at(), fault))
@@ -122,6 +130,8 @@ impl Response {
             Response::EpochEnd(_) => Api::EpochEnd,
             Response::Produce(_) => Api::Produce,
             Response::InitProducerId(_) => Api::InitProducerId,
+            Response::SaslHandshake(_) => Api::SaslHandshake,
+            Response::SaslAuthenticate(_) => Api::SaslAuthenticate,
         }
     }
 
@@ -143,6 +153,7 @@ impl Response {
             Response::EpochEnd(r) => r.throttle,
             Response::Produce(r) => r.throttle,
             Response::InitProducerId(r) => r.throttle,
+            Response::SaslHandshake(_) | Response::SaslAuthenticate(_) => Duration::ZERO,
         }
     }
 }
@@ -179,6 +190,28 @@ fn readable(api: Api) -> VersionRange {
 }
 
 pub(super) type Read<T> = Result<T, WireFault>;
+
+fn sasl_handshake(r: &mut Reader<'_>) -> Read<SaslHandshakeResponse> {
+    Ok(SaslHandshakeResponse {
+        code: r.code()?,
+        mechanisms: r.list(2, Reader::string)?,
+    })
+}
+
+fn sasl_authenticate(r: &mut Reader<'_>, version: i16) -> Read<SaslAuthenticateResponse> {
+    let code = r.code()?;
+    let message = r.nullable_string()?;
+    let auth = r.nullable_bytes()?.unwrap_or_default();
+    // Below zero, as zero, means that nothing ends (KIP-368).
+    let millis = if version >= 1 { r.i64()? } else { 0 };
+    r.skip_tags()?;
+    Ok(SaslAuthenticateResponse {
+        code,
+        message,
+        auth,
+        lifetime: Duration::from_millis(u64::try_from(millis).unwrap_or(0)),
+    })
+}
 
 fn api_versions(r: &mut Reader<'_>, version: i16) -> Read<ApiVersionsResponse> {
     let code = r.code()?;

@@ -170,6 +170,20 @@ pub fn response(api: Api, version: i16, v: &Value) -> Response {
             producer_id: long(v, "producerId", -9),
             epoch: i16_of(v, "producerEpoch"),
         }),
+        Api::SaslHandshake => Response::SaslHandshake(SaslHandshakeResponse {
+            code,
+            mechanisms: list(v, "mechanisms")
+                .map(|m| Arc::from(m.as_str().unwrap()))
+                .collect(),
+        }),
+        Api::SaslAuthenticate => Response::SaslAuthenticate(SaslAuthenticateResponse {
+            code,
+            message: text_or_null(v, "errorMessage"),
+            auth: base64(v, "authBytes"),
+            lifetime: Duration::from_millis(
+                u64::try_from(long(v, "sessionLifetimeMs", 0)).unwrap_or(0),
+            ),
+        }),
         other => panic!("{other}: no JSON known"),
     }
 }
@@ -433,6 +447,12 @@ pub fn request(api: Api, version: i16, v: &Value, frame: &Bytes) -> Option<Reque
                 transaction_timeout: millis(v, "transactionTimeoutMs"),
             })
         }
+        Api::SaslHandshake => Request::SaslHandshake(SaslHandshakeRequest {
+            mechanism: text(v, "mechanism"),
+        }),
+        Api::SaslAuthenticate => Request::SaslAuthenticate(SaslAuthenticateRequest {
+            auth: base64(v, "authBytes").to_vec().into(),
+        }),
         other => panic!("{other}: no JSON known"),
     })
 }

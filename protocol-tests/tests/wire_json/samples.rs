@@ -82,6 +82,13 @@ pub fn samples() -> Vec<Request> {
             }],
         )],
     }));
+    let mechanism = "SCRAM-SHA-512".into();
+    samples.push(Request::SaslHandshake(SaslHandshakeRequest { mechanism }));
+    // The second takes a length of two bytes, the third one of three.
+    for len in [0, 200, 20_000] {
+        let auth = vec![b'x'; len].into();
+        samples.push(Request::SaslAuthenticate(SaslAuthenticateRequest { auth }));
+    }
     samples.push(Request::OffsetFetch(OffsetFetchRequest {
         group: "g".into(),
         topics: vec![("t".into(), TopicId::ZERO, vec![1, 2])],
@@ -304,6 +311,14 @@ pub fn assert_says(request: &Request, version: i16, body: &mut Bytes) {
                 r.transaction_timeout.as_millis()
             );
             assert_eq!((k.producer_id, k.producer_epoch), ((-1).into(), -1));
+        }
+        Request::SaslHandshake(r) => {
+            let k = kp::SaslHandshakeRequest::decode(body, version).unwrap();
+            assert_eq!(k.mechanism.as_str(), &*r.mechanism);
+        }
+        Request::SaslAuthenticate(r) => {
+            let k = kp::SaslAuthenticateRequest::decode(body, version).unwrap();
+            assert_eq!(&k.auth_bytes[..], r.auth.as_bytes());
         }
         other => panic!("{other:?}"),
     }
