@@ -57,6 +57,8 @@ pub struct ClusterConfig {
     /// Whether a group's first FindCoordinator is answered COORDINATOR_NOT_AVAILABLE, as by a
     /// fresh cluster that has yet to make its internal topic.
     pub coordinator_starts_cold: bool,
+    /// Whom the listeners let in; none: everybody, without SASL.
+    pub sasl: Option<super::SaslConfig>,
 }
 
 impl Default for ClusterConfig {
@@ -83,6 +85,7 @@ impl Default for ClusterConfig {
             wall_ms_at_zero: 1_700_000_000_000,
             versions: BTreeMap::new(),
             coordinator_starts_cold: false,
+            sasl: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::{ApiKey, RequestHeader};
 use kafka_protocol::protocol::{Decodable, Encodable, StrBytes};
 
+use super::auth::{Auth, ScramKeys};
 use super::commits::{CommitEntry, Committed};
 use super::config::ClusterConfig;
 use super::fetch::ParkedFetch;
@@ -66,6 +67,8 @@ pub struct Cluster {
     pub(crate) parked: BTreeMap<ConnId, ParkedFetch>,
     pub(crate) next_producer_id: i64,
     pub(crate) cold: bool,
+    pub(crate) auths: BTreeMap<ConnId, Auth>,
+    pub(crate) scram_keys: ScramKeys,
     conns: BTreeMap<ConnId, Conn>,
     actions: VecDeque<BrokerAction>,
     runnable: VecDeque<ConnId>,
@@ -159,6 +162,8 @@ impl Cluster {
             parked: BTreeMap::new(),
             next_producer_id: 1000,
             cold: cfg.coordinator_starts_cold,
+            auths: BTreeMap::new(),
+            scram_keys: BTreeMap::new(),
             conns: BTreeMap::new(),
             actions: VecDeque::new(),
             runnable: VecDeque::new(),
@@ -184,6 +189,7 @@ impl Cluster {
             busy: None,
         };
         self.conns.insert(id, conn);
+        self.auths.insert(id, Auth::default());
         Some(id)
     }
 
@@ -191,6 +197,7 @@ impl Cluster {
     /// session is over, as with Kafka.
     pub fn disconnect(&mut self, _now: Now, conn: ConnId) {
         self.conns.remove(&conn);
+        self.auths.remove(&conn);
         self.parked.remove(&conn);
     }
 
@@ -260,6 +267,7 @@ impl Cluster {
 
     pub(crate) fn close(&mut self, conn: ConnId) {
         self.parked.remove(&conn);
+        self.auths.remove(&conn);
         if self.conns.remove(&conn).is_some() {
             self.actions.push_back(BrokerAction::Close { conn });
         }
@@ -349,6 +357,14 @@ impl Cluster {
         let Ok(api) = ApiKey::try_from(key) else {
             return self.close(conn);
         };
+        if !self
+            .auths
+            .get(&conn)
+            .is_some_and(|auth| self.admits(now, auth, api))
+        {
+            // As Kafka: who does not say who they are, or asks in the middle of saying it, is out.
+            return self.close(conn);
+        }
         let mut call = Call {
             conn,
             node,
@@ -432,6 +448,8 @@ impl Cluster {
             ApiKey::SyncGroup => self.sync_group(now, call, body),
             ApiKey::DescribeGroups => self.describe_groups(call, body),
             ApiKey::ListGroups => self.list_groups(call, body),
+            ApiKey::SaslHandshake => self.sasl_handshake(now, call, body),
+            ApiKey::SaslAuthenticate => self.sasl_authenticate(now, call, body),
             ApiKey::ApiVersions => versions::api_versions(&self.cfg, call, body),
             ApiKey::CreateTopics => self.create_topics(call, body),
             ApiKey::DeleteTopics => self.delete_topics(now, call, body),

@@ -10,7 +10,8 @@
 //! DeleteRecords, Produce (idempotent too), Fetch (sessions, long polls, truncation, leader hints,
 //! `read_committed`), ListOffsets, OffsetForLeaderEpoch, FindCoordinator, the classic group calls,
 //! OffsetCommit, OffsetFetch, OffsetDelete, InitProducerId, DescribeGroups, ListGroups,
-//! DeleteGroups, DescribeCluster and DescribeConfigs, in the versions that Kafka 4 speaks. Where
+//! DeleteGroups, DescribeCluster and DescribeConfigs, and SASL by PLAIN, SCRAM and unsecured
+//! OAUTHBEARER tokens ([`SaslConfig`]), in the versions that Kafka 4 speaks. Where
 //! Kafka does something that one would not guess, it does the same.
 //!
 //! # What it does not
@@ -18,7 +19,7 @@
 //! * Nothing is written to disk, and nothing is ever dropped for age or size: all records stay in
 //!   memory until their topic is deleted or DeleteRecords is called. It is not a broker to run.
 //! * Nodes share one log for each partition. Replication takes no time, and there is no lag.
-//! * No transaction coordinator, no new group protocol (KIP-848), no share groups, no ACLs, SASL,
+//! * No transaction coordinator, no new group protocol (KIP-848), no share groups, no ACLs,
 //!   TLS, quotas or telemetry. Tests can append the batches of transactions themselves.
 //! * Record batches of version 2 only (Kafka 0.11 and later), kept as they came: what is in a
 //!   compressed batch is looked at by ListOffsets by time, and by nothing else.
@@ -33,6 +34,7 @@
 //! committed offsets have none: they are what the tests put in.
 
 mod admin;
+mod auth;
 pub mod codes;
 mod commits;
 mod config;
@@ -52,6 +54,7 @@ mod times;
 mod topics;
 mod versions;
 
+pub use self::auth::SaslConfig;
 pub use self::commits::{CommitEntry, Committed};
 pub use self::config::ClusterConfig;
 pub use self::core::{BrokerAction, Cluster, ConnId};

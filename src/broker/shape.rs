@@ -315,6 +315,8 @@ fn request(api: ApiKey) -> Option<&'static [Field]> {
         }
         ApiKey::DescribeGroups => const { &[all(Texts), from(3, Fixed(1))] },
         ApiKey::ListGroups => const { &[from(4, Texts), from(5, Texts)] },
+        ApiKey::SaslHandshake => const { &[all(Text)] },
+        ApiKey::SaslAuthenticate => const { &[all(Blob)] },
         ApiKey::ApiVersions => const { &[from(3, Text), from(3, Text)] },
         ApiKey::CreateTopics => {
             const ASSIGNMENT: &[Field] = &[all(Fixed(4)), all(FixedArray(4))];

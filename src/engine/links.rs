@@ -197,12 +197,13 @@ impl Links {
 
     pub(super) fn handle_timeout(&mut self, now: Now, actions: &mut VecDeque<Action>) {
         self.logins.handle_timeout(now);
+        let may_dial = self.logins.update(now);
         let mut idle = Vec::new();
         for (key, slot) in &mut self.slots {
             if slot.link.next_deadline().is_some_and(|at| at <= now) {
                 slot.link.handle_timeout(now);
                 self.touched.insert(*key);
-            } else if slot.dialled.is_none() && slot.not_before <= now {
+            } else if slot.dialled.is_none() && slot.not_before <= now && may_dial {
                 self.touched.insert(*key);
             } else if slot.link.in_flight() == 0
                 && now.since(slot.link.idle_since()) >= self.idle_max

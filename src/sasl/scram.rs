@@ -268,9 +268,10 @@ fn check_server(said: &[u8], signature: &Block) -> Result<(), String> {
 }
 
 /// The server's side, for the embedded broker.
-#[cfg(test)]
+#[cfg(any(test, feature = "broker"))]
 pub(crate) mod server {
-    use super::{Keys, Stretch};
+    pub(crate) use super::Keys;
+    use super::Stretch;
     use crate::sasl::base64;
     use crate::sasl::hash::Hash;
     use std::fmt;
@@ -292,19 +293,28 @@ pub(crate) mod server {
     }
 
     impl Server {
-        /// Answers the client's first message; `sha512` picks the hash.
-        pub(crate) fn new(
+        /// What a server keeps of a password; `sha512` picks the hash.
+        pub(crate) fn keys(
             sha512: bool,
-            bare: &str,
             password: &[u8],
             salt: &[u8],
             rounds: u32,
+        ) -> Option<Keys> {
+            let hash = if sha512 { Hash::Sha512 } else { Hash::Sha256 };
+            Stretch::new(hash, password, salt, rounds).work(rounds)
+        }
+
+        /// Answers the client's first message.
+        pub(crate) fn new(
+            sha512: bool,
+            bare: &str,
+            keys: Keys,
+            (salt, rounds): (&[u8], u32),
             nonce: impl fmt::Display,
         ) -> Option<(Server, String)> {
             let hash = if sha512 { Hash::Sha512 } else { Hash::Sha256 };
             let theirs = bare.split(',').find_map(|p| p.strip_prefix("r="))?;
             let nonce = format!("{theirs}{nonce}");
-            let keys = Stretch::new(hash, password, salt, rounds).work(rounds)?;
             let first = format!("r={nonce},s={},i={rounds}", base64::encode(salt));
             let transcript = format!("{bare},{first},");
             let server = Server {
@@ -346,6 +356,11 @@ mod tests {
         let first = format!("n={user},r={nonce}");
         (scram.nonce, scram.first_bare) = (nonce.to_owned(), first.into_bytes());
         scram
+    }
+
+    fn serve(sha512: bool, bare: &str, password: &[u8]) -> (server::Server, String) {
+        let keys = server::Server::keys(sha512, password, b"salt", 4096).unwrap();
+        server::Server::new(sha512, bare, keys, (b"salt", 4096), "xyz").unwrap()
     }
 
     fn proof(scram: &mut Scram, server_first: &str) -> String {
@@ -393,8 +408,7 @@ mod tests {
                     let first = String::from_utf8(scram.first().as_bytes().to_vec()).unwrap();
                     let (named, bare) = server::user_of(&first).unwrap();
                     assert_eq!(named, user);
-                    let (there, said) =
-                        server::Server::new(sha512, bare, b"p,=w", b"salt", 4096, "xyz").unwrap();
+                    let (there, said) = serve(sha512, bare, b"p,=w");
                     let last = there.finish(&proof(&mut scram, &said)).unwrap();
                     assert!(matches!(scram.answer(last.as_bytes()), Ok(Next::Done)));
                 }
@@ -410,7 +424,7 @@ mod tests {
         let mut scram = Scram::new(Hash::Sha256, "u", "right".into(), &[1; 32], Memo::default());
         let first = String::from_utf8(scram.first().as_bytes().to_vec()).unwrap();
         let (_, bare) = server::user_of(&first).unwrap();
-        let (there, said) = server::Server::new(false, bare, b"wrong", b"s", 4096, "n").unwrap();
+        let (there, said) = serve(false, bare, b"wrong");
         assert_eq!(there.finish(&proof(&mut scram, &said)), None);
         for pretended in ["", "v=", "v=AAAA", "e=invalid-proof", "v=\u{fffd}"] {
             let mut scram = client(Hash::Sha256, "u", "right", "abc");

@@ -13,6 +13,7 @@ use laneway::broker::{Cluster, ConnId, KeyValue};
 use laneway::engine::{Command, CommitMode, Config, Engine, Event, LaneKey, LinkEvent};
 use laneway::ids::{CommandId, LinkId, TopicPartition};
 use laneway::lane::{Exhausted, Mode};
+use laneway::sasl::Credentials;
 use laneway::time::Now;
 use laneway::wire::Framer;
 use laneway::{Error, ErrorKind, Record};
@@ -43,6 +44,9 @@ struct Member {
     events: Vec<Event>,
     finished: Option<Result<(), Error>>,
     replies: Vec<(CommandId, Result<(), Error>)>,
+    /// What the member's provider of credentials says; none: nothing, ever.
+    provider: Option<Provider>,
+    credentials_wanted: u32,
     /// A killed member does nothing any more.
     alive: bool,
     /// A frozen one does nothing for now.
@@ -82,7 +86,14 @@ enum Happening {
     HungUp {
         conn: ConnId,
     },
+    Provided {
+        member: usize,
+        came: Result<Credentials, Error>,
+    },
 }
+
+/// A provider of credentials: the brokers and the time, and what it says, if anything.
+pub type Provider = Box<dyn FnMut(&mut Cluster, Now) -> Option<Result<Credentials, Error>>>;
 
 /// See the [module](self).
 pub struct World {
@@ -183,6 +194,8 @@ impl World {
             events: Vec::new(),
             finished: None,
             replies: Vec::new(),
+            provider: None,
+            credentials_wanted: 0,
             alive: true,
             frozen: false,
         });
@@ -324,6 +337,33 @@ impl World {
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Whom a member's engine asks for credentials; what it asked before is answered now.
+    pub fn provide(&mut self, member: usize, provider: Provider) {
+        self.members[member].provider = Some(provider);
+        if self.members[member].credentials_wanted > 0 {
+            self.ask_provider(member);
+        }
+    }
+
+    /// How often a member's engine asked for credentials.
+    #[must_use]
+    pub fn credentials_wanted(&self, member: usize) -> u32 {
+        self.members[member].credentials_wanted
+    }
+
+    fn ask_provider(&mut self, member: usize) {
+        let now = self.now;
+        let Some(provider) = &mut self.members[member].provider else {
+            return;
+        };
+        if let Some(came) = provider(&mut self.cluster, now) {
+            self.later(
+                Duration::from_millis(3),
+                Happening::Provided { member, came },
+            );
+        }
     }
 
     /// Gives a command to a member.

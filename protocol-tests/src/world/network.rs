@@ -68,6 +68,13 @@ impl World {
                 self.conns.remove(&conn);
                 self.cluster.disconnect(now, conn);
             }
+            Happening::Provided { member, came } => {
+                let slot = &mut self.members[member];
+                if slot.alive && !slot.frozen && slot.finished.is_none() {
+                    slot.engine.handle_credentials(now, came);
+                    self.act(member);
+                }
+            }
         }
     }
 
@@ -324,6 +331,10 @@ impl World {
                 let member = &mut self.members[number];
                 assert!(member.finished.is_none(), "finished twice");
                 member.finished = Some(result);
+            }
+            Action::CredentialsWanted => {
+                self.members[number].credentials_wanted += 1;
+                self.ask_provider(number);
             }
             other => panic!("an action that the world does not know: {other:?}"),
         }
