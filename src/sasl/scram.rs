@@ -23,7 +23,10 @@ pub(crate) struct Keys {
 /// The keys of the last salt and number of rounds, for the next connection with the same password:
 /// RFC 5802 lets a client keep them.
 #[derive(Clone, Default)]
-pub(crate) struct Memo(Arc<Mutex<Option<(Vec<u8>, u32, Keys)>>>);
+pub(crate) struct Memo(Arc<Mutex<Option<Salted>>>);
+
+/// A salt, a number of rounds, and what they made of the password.
+type Salted = (Vec<u8>, u32, Keys);
 
 impl Memo {
     fn find(&self, salt: &[u8], rounds: u32) -> Option<Keys> {
@@ -103,7 +106,7 @@ pub(super) struct Scram {
 enum State {
     Begun,
     Stretching {
-        stretch: Stretch,
+        stretch: Box<Stretch>,
         server: ServerFirst,
     },
     Proven {
@@ -165,6 +168,7 @@ impl Scram {
                 }
                 let (password, salt) = (self.password.as_bytes(), &server.salt);
                 let stretch = Stretch::new(self.hash, password, salt, server.rounds);
+                let stretch = Box::new(stretch);
                 self.state = State::Stretching { stretch, server };
                 Ok(Next::Work)
             }
