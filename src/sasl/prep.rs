@@ -32,7 +32,7 @@ impl Password {
 mod tests {
     use super::*;
 
-    /// The examples of RFC 4013, section 3.
+    /// L28: the examples of RFC 4013, section 3.
     #[test]
     fn l28_the_examples_of_the_standard() {
         for (given, prepared) in [
