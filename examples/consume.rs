@@ -176,12 +176,26 @@ impl Sums {
     }
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let Some(args) = args() else {
         eprintln!("usage: consume [--lanes K] BOOTSTRAP TOPIC GROUP N");
         return ExitCode::from(2);
     };
+    // One loop over the records needs one thread; lanes run beside each other.
+    let mut runtime = match args.lanes {
+        None => tokio::runtime::Builder::new_current_thread(),
+        Some(_) => tokio::runtime::Builder::new_multi_thread(),
+    };
+    match runtime.enable_all().build() {
+        Ok(runtime) => runtime.block_on(consume(args)),
+        Err(error) => {
+            eprintln!("consume: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn consume(args: Args) -> ExitCode {
     let latency = std::env::var("LATENCY")
         .ok()
         .and_then(|k| k.parse::<usize>().ok());

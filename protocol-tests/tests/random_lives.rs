@@ -89,6 +89,8 @@ fn script(seed: u64) -> Script {
             0..70 => Duration::ZERO,
             70..90 => millis((roll >> 16) % 8),
             90..99 => millis((roll >> 16) % 300),
+            // Long enough for a lane to let its records go.
+            _ if (roll >> 32).is_multiple_of(8) => millis((roll >> 16) % 20_000),
             _ => millis((roll >> 16) % 3000),
         };
         let fails = u64::from(record.attempt()) <= tries;
@@ -138,7 +140,7 @@ fn settings(world: &World, dice: &mut Dice) -> Config {
     config.connect_timeout = millis(dice.between(1000, 3000));
     config.metadata_age_max = millis(dice.between(2000, 60_000));
     config.fetch_wait_max = millis(dice.between(50, 800));
-    config.budget_bytes = dice.pick(&[96 << 10, 1 << 20, 64 << 20]);
+    config.budget_bytes = dice.pick(&[24 << 10, 96 << 10, 1 << 20, 64 << 20]);
     config.partition_bytes_max = dice.pick(&[2 << 10, 16 << 10, 1 << 20]);
     config.fetch_bytes_max = dice.pick(&[8 << 10, 64 << 10, 50 << 20]);
     config.ahead_max = dice.pick(&[8, 100, 1_000_000]);

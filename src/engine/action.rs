@@ -276,6 +276,10 @@ pub struct PartitionSnapshot {
     pub high_watermark: i64,
     /// The last stable offset as last heard; -1 not known.
     pub last_stable_offset: i64,
+    /// Records that a blocked lane has let go, to read them again from the log when it is free.
+    pub gone: u64,
+    /// Bytes that were read again for such records.
+    pub reread_bytes: u64,
     /// Whether the lease is being drained.
     pub draining: bool,
 }

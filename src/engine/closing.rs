@@ -55,7 +55,7 @@ impl Engine {
                 if matches!(self.phase, Phase::New | Phase::Running) {
                     self.phase = Phase::Draining;
                     for lease in self.leases.ids() {
-                        self.fetch.remove(now, lease);
+                        self.unfetch(now, lease);
                     }
                 }
             }
@@ -121,7 +121,7 @@ impl Engine {
             leases.push(id);
             if !std::mem::replace(&mut tenure.draining, true) {
                 self.lanes.end_lease(&tenure.lease, LeaseState::Draining);
-                self.fetch.remove(now, id);
+                self.unfetch(now, id);
             }
         }
         let step = DrainStep::Running;
@@ -152,7 +152,7 @@ impl Engine {
         let Some(tenure) = self.leases.end(id) else {
             return;
         };
-        self.fetch.remove(now, id);
+        self.unfetch(now, id);
         self.lanes.end_lease(&tenure.lease, LeaseState::Lost);
         if let Some(commit) = &mut self.commit {
             commit.end(id);
@@ -162,6 +162,14 @@ impl Engine {
             if let DrainStep::Flushing(open) = &mut drain.step {
                 open.remove(&id);
             }
+        }
+    }
+
+    /// Nothing more is read under this lease, anew or again.
+    fn unfetch(&mut self, now: Now, lease: LeaseId) {
+        self.fetch.remove(now, lease);
+        if let Some(overflow) = &mut self.overflow {
+            overflow.end(now, lease);
         }
     }
 

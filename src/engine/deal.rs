@@ -47,7 +47,7 @@ impl Engine {
 
     /// Whether one more batch keeps to the budget once it is decompressed, or nothing else is at
     /// work that would make room.
-    fn may_decode(&self) -> bool {
+    pub(super) fn may_decode(&self) -> bool {
         if self.fetch.budget().may_inflate() {
             return true;
         }
@@ -205,7 +205,13 @@ impl Engine {
             }
             (LaneKey::By(_), _) => Keys::Each(&self.hashes),
         };
-        self.lanes.deal(parcel, keys);
+        if let (Some(overflow), Keys::Each(keys)) = (&mut self.overflow, keys)
+            && overflow.has(parcel.lease.id())
+        {
+            overflow.deal_what_stays(&mut self.lanes, parcel, keys, 0..parcel.len);
+        } else {
+            self.lanes.deal(parcel, keys);
+        }
     }
 
     /// What executors are to run, and what they are to drop.

@@ -45,6 +45,8 @@ pub(super) enum Purpose {
     Waiting,
     /// The fetch of what is there already.
     Prompt,
+    /// The fetch of what was let go.
+    Again,
 }
 
 type Key = (Peer, Purpose);
@@ -249,7 +251,7 @@ impl Links {
                     self.by_id.insert(link, key);
                     let until = now + self.connect_timeout;
                     let frame_max = match key.1 {
-                        Purpose::Waiting | Purpose::Prompt => self.fetch_frame_max,
+                        Purpose::Waiting | Purpose::Prompt | Purpose::Again => self.fetch_frame_max,
                         Purpose::Control | Purpose::Join | Purpose::Group => FRAME_MAX,
                     };
                     actions.push_back(Action::Open {

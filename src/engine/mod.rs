@@ -21,6 +21,7 @@ mod links;
 mod login;
 mod moves;
 mod notices;
+mod overflow;
 mod parts;
 mod results;
 mod snapshot;
@@ -41,6 +42,7 @@ use crate::time::{Now, earliest};
 use leases::{Drain, Leases};
 use links::Links;
 use moves::{Owner, Waiting};
+use overflow::Overflow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,6 +61,8 @@ pub struct Engine {
     group: Option<Membership>,
     commit: Option<Commit>,
     fetch: Fetch,
+    /// Where blocked lanes may let records go and read them again.
+    overflow: Option<Overflow>,
     lanes: Lanes<Delivery>,
     runner: RunnerConfig,
     links: Links,
@@ -143,8 +147,11 @@ impl Engine {
         let links = Links::new(parts::link(c), c, now);
         let lanes = parts::lanes(c);
         let (runner, lanes) = (lanes.runner(), Lanes::new(&lanes));
+        let overflow = Overflow::new(c, now);
+        let main_part = Overflow::main_part(c, overflow.is_some());
         Engine {
-            fetch: Fetch::new(parts::fetch(c), now),
+            fetch: Fetch::new(parts::fetch(c, main_part), now),
+            overflow,
             hasher: LaneHasher::new(c.seed),
             cluster,
             group,
@@ -211,6 +218,9 @@ impl Engine {
             due(commit.next_deadline(), now).then(|| commit.handle_timeout(now));
         }
         due(self.fetch.next_deadline(), now).then(|| self.fetch.handle_timeout(now));
+        if let Some(overflow) = &mut self.overflow {
+            due(overflow.fetch.next_deadline(), now).then(|| overflow.fetch.handle_timeout(now));
+        }
         due(self.lanes.next_deadline(), now).then(|| self.lanes.handle_timeout(now));
         self.expire_waiting(now);
         self.expire_close(now);
@@ -239,6 +249,8 @@ impl Engine {
         );
         next = earliest(next, self.commit.as_ref().and_then(Commit::next_deadline));
         next = earliest(next, self.fetch.next_deadline());
+        let overflow = self.overflow.as_ref();
+        next = earliest(next, overflow.and_then(|o| o.fetch.next_deadline()));
         next = earliest(next, self.lanes.next_deadline());
         next = earliest(next, self.drains.iter().map(Drain::next_deadline).min());
         next = earliest(next, Some(self.resume_at).filter(|at| *at != Now::NEVER));
@@ -301,6 +313,8 @@ impl Engine {
             moved |= self.pump_fetch(now);
             moved |= self.pump_links(now);
             moved |= self.pump_drains(now);
+            moved |= self.let_go();
+            moved |= self.read_again(now);
             moved |= self.deal(now);
             let dealt = self.send_groups(now);
             moved |= dealt;

@@ -23,6 +23,8 @@ pub(super) enum Owner {
     Group,
     Commit,
     Fetch,
+    /// What was let go is read again.
+    Again,
 }
 
 /// A request to the coordinator, which is not known yet.
@@ -200,51 +202,70 @@ impl Engine {
         let mut leaders = Leaderless::default();
         while let Some(action) = self.fetch.poll_action() {
             moved = true;
-            match action {
-                FetchAction::Send {
-                    token,
-                    node,
-                    link,
-                    request,
-                    timeout,
-                    ..
-                } => {
-                    let purpose = match link {
-                        FetchLink::Waiting => Purpose::Waiting,
-                        FetchLink::Prompt => Purpose::Prompt,
-                        FetchLink::Lookup => Purpose::Control,
-                    };
-                    let global = self.route(Owner::Fetch, token);
-                    let key = (Peer::Node(node), purpose);
-                    self.links
-                        .send(now, key, global, request, timeout, &self.cluster);
-                }
-                FetchAction::RefreshMetadata => self.cluster.refresh(now),
-                FetchAction::Hint {
-                    topic,
-                    partition,
-                    leader,
-                    epoch,
-                    endpoints,
-                } => {
-                    self.cluster
-                        .hint_leader(&topic, partition, (leader, epoch), &endpoints);
-                }
-                FetchAction::Started { lease, offset, .. } => self.started(now, lease, offset),
-                FetchAction::Reset {
-                    lease,
-                    from,
-                    to,
-                    why,
-                } => {
-                    self.reset(now, lease, (from, to), why);
-                }
-                FetchAction::Stopped { lease, error } => self.stopped(now, lease, error),
-                FetchAction::Notice(event) => self.fetch_notice(now, event, &mut leaders),
-            }
+            self.fetch_action(now, Owner::Fetch, action, &mut leaders);
+        }
+        while let Some(action) = self.overflow.as_mut().and_then(|o| o.fetch.poll_action()) {
+            moved = true;
+            self.fetch_action(now, Owner::Again, action, &mut leaders);
         }
         self.leaderless(now, leaders);
         moved
+    }
+
+    fn fetch_action(
+        &mut self,
+        now: Now,
+        owner: Owner,
+        action: FetchAction,
+        leaders: &mut Leaderless,
+    ) {
+        match action {
+            FetchAction::Send {
+                token,
+                node,
+                link,
+                request,
+                timeout,
+                ..
+            } => {
+                let purpose = match (link, owner) {
+                    (FetchLink::Lookup, _) => Purpose::Control,
+                    (_, Owner::Again) => Purpose::Again,
+                    (FetchLink::Waiting, _) => Purpose::Waiting,
+                    (FetchLink::Prompt, _) => Purpose::Prompt,
+                };
+                let global = self.route(owner, token);
+                let key = (Peer::Node(node), purpose);
+                self.links
+                    .send(now, key, global, request, timeout, &self.cluster);
+            }
+            FetchAction::RefreshMetadata => self.cluster.refresh(now),
+            FetchAction::Hint {
+                topic,
+                partition,
+                leader,
+                epoch,
+                endpoints,
+            } => {
+                self.cluster
+                    .hint_leader(&topic, partition, (leader, epoch), &endpoints);
+            }
+            FetchAction::Started { lease, offset, .. } => self.started(now, lease, offset),
+            FetchAction::Reset {
+                lease,
+                from,
+                to,
+                why,
+            } => match owner {
+                Owner::Again => self.again_lost(now, lease, (from, to), why),
+                _ => self.reset(now, lease, (from, to), why),
+            },
+            FetchAction::Stopped { lease, error } => match owner {
+                Owner::Again => self.again_stopped(lease, error),
+                _ => self.stopped(now, lease, error),
+            },
+            FetchAction::Notice(event) => self.fetch_notice(now, event, leaders),
+        }
     }
 
     pub(super) fn pump_links(&mut self, now: Now) -> bool {
@@ -272,6 +293,11 @@ impl Engine {
             match owner {
                 Owner::Cluster => self.cluster.handle_response(now, token, answer.result),
                 Owner::Fetch => self.fetch.handle_response(now, token, answer.result),
+                Owner::Again => {
+                    if let Some(overflow) = &mut self.overflow {
+                        overflow.fetch.handle_response(now, token, answer.result);
+                    }
+                }
                 Owner::Group => {
                     if let Some(group) = &mut self.group {
                         group.handle_response(now, token, answer.result);
@@ -385,6 +411,9 @@ impl Engine {
     fn view_changed(&mut self, now: Now) {
         self.note_first_counts();
         let nodes: Vec<_> = self.cluster.brokers().map(|b| b.node).collect();
+        if let Some(overflow) = &mut self.overflow {
+            overflow.fetch.set_nodes(now, nodes.iter().copied());
+        }
         self.fetch.set_nodes(now, nodes);
         for id in self.leases.ids() {
             self.tell_leader(now, id);
@@ -423,6 +452,9 @@ impl Engine {
         let (id, leader) = (topic.id, self.cluster.leader(&tp.topic, tp.partition));
         let (node, epoch) = leader.map_or((None, -1), |(node, epoch)| (Some(node), epoch));
         self.fetch.set_leader(now, tp, node, epoch, id);
+        if let Some(overflow) = &mut self.overflow {
+            overflow.fetch.set_leader(now, tp, node, epoch, id);
+        }
     }
 
     /// New leases on these partitions. Their start is the committed offset, or the policy's.
@@ -499,7 +531,7 @@ impl Engine {
     /// Reading goes on elsewhere: a new lease, since what runs belongs to another past. It begins
     /// no higher than the watermark where records below may still be read again: those that had
     /// been handed out and not settled are not skipped.
-    fn reset(&mut self, now: Now, lease: LeaseId, (from, to): (i64, i64), why: Loss) {
+    pub(super) fn reset(&mut self, now: Now, lease: LeaseId, (from, to): (i64, i64), why: Loss) {
         let Some(tenure) = self.leases.get(lease) else {
             return;
         };

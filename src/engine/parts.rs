@@ -54,9 +54,10 @@ pub(super) fn commit(c: &Config, group: Arc<str>) -> CommitConfig {
     }
 }
 
-pub(super) fn fetch(c: &Config) -> FetchConfig {
+/// `budget_bytes` is this machine's part of the subscription's budget.
+pub(super) fn fetch(c: &Config, budget_bytes: u64) -> FetchConfig {
     FetchConfig {
-        budget_bytes: usize::try_from(c.budget_bytes).unwrap_or(usize::MAX),
+        budget_bytes: usize::try_from(budget_bytes).unwrap_or(usize::MAX),
         max_wait: c.fetch_wait_max,
         max_bytes: c.fetch_bytes_max as usize,
         partition_max_bytes: c.partition_bytes_max as usize,

@@ -1,5 +1,6 @@
 //! How a subscription stands.
 
+use super::overflow::Overflow;
 use super::{Engine, PartitionSnapshot, Snapshot};
 use crate::settle::Tracker;
 use crate::time::Now;
@@ -9,10 +10,13 @@ impl Engine {
     #[must_use]
     pub fn snapshot(&self, _now: Now) -> Snapshot {
         let load = self.lanes.load();
-        let budget = self.fetch.budget();
+        let used = self.fetch.budget().used_bytes();
+        let apart = self.overflow.as_ref().map_or(0, Overflow::used_bytes);
         let partitions = self.leases.iter().map(|(id, tenure)| {
             let view = self.fetch.view(id);
             let tracker = tenure.tracker.as_ref();
+            let gone = self.overflow.as_ref().map(|o| o.view(id));
+            let gone = gone.unwrap_or_default();
             PartitionSnapshot {
                 partition: tenure.partition.clone(),
                 position: tracker.map_or(-1, Tracker::position),
@@ -22,13 +26,15 @@ impl Engine {
                 buffered_bytes: view.map_or(0, |v| v.buffered_bytes as u64),
                 high_watermark: view.map_or(-1, |v| v.high_watermark),
                 last_stable_offset: view.map_or(-1, |v| v.last_stable_offset),
+                gone: gone.records,
+                reread_bytes: gone.reread_bytes,
                 draining: tenure.draining,
             }
         });
         Snapshot {
             partitions: partitions.collect(),
-            budget_used: budget.used_bytes() as u64,
-            budget_max: budget.limit_bytes() as u64,
+            budget_used: (used + apart) as u64,
+            budget_max: self.config.budget_bytes,
             ready: load.ready as u64,
             queued: load.queued as u64,
             parked: load.parked as u64,

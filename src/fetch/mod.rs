@@ -351,6 +351,12 @@ impl Fetch {
         &self.budget
     }
 
+    /// Whether a fetch was put off for lack of room.
+    #[must_use]
+    pub fn is_starved(&self) -> bool {
+        self.starved_at_bytes.is_some()
+    }
+
     /// Whether [`take`](Fetch::take) has something.
     #[must_use]
     pub fn has_buffered(&self) -> bool {

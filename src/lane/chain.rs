@@ -107,6 +107,25 @@ impl<T> Nodes<T> {
         self.slots.get_mut(chain.tail as usize)?.value.as_mut()
     }
 
+    pub(super) fn iter(&self, chain: &Chain) -> impl Iterator<Item = &T> {
+        let mut at = chain.head;
+        std::iter::from_fn(move || {
+            let slot = self.slots.get(at as usize)?;
+            at = slot.next;
+            slot.value.as_ref()
+        })
+    }
+
+    pub(super) fn for_each_mut(&mut self, chain: &Chain, mut f: impl FnMut(&mut T)) {
+        let mut at = chain.head;
+        while let Some(slot) = self.slots.get_mut(at as usize) {
+            if let Some(value) = &mut slot.value {
+                f(value);
+            }
+            at = slot.next;
+        }
+    }
+
     /// Takes out what `goes` says, in order, and hands it to `out`.
     pub(super) fn drain_where(
         &mut self,

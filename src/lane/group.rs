@@ -1,5 +1,6 @@
 //! What travels between the engine and its executors.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -275,6 +276,22 @@ impl<L> Stretch<L> {
             self.len += len;
         }
         joins
+    }
+
+    /// Some of the same parcel and lane.
+    pub(super) fn one(&self, index: u32, len: u32) -> Stretch<L> {
+        Stretch {
+            parcel: Arc::clone(&self.parcel),
+            index,
+            len,
+            tried: self.tried.clone(),
+            lane: self.lane,
+        }
+    }
+
+    /// Where its records stand in the parcel.
+    pub(super) fn range(&self) -> Range<u32> {
+        self.index..self.index + self.len
     }
 
     pub(super) fn ordinal(&self) -> u64 {

@@ -1,5 +1,7 @@
 //! A decoded batch: one buffer, one index.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
 use super::varint::Cursor;
@@ -236,6 +238,53 @@ impl Batch {
     #[must_use]
     pub fn bytes_held(&self) -> usize {
         self.section.len() + self.entries.len() * Self::ENTRY_BYTES
+    }
+
+    /// The records `first..=last`, those that `keeps` says copied out into memory of their own and
+    /// the others empty, so that one record does not pin a whole answer. Places count from `first`
+    /// on.
+    #[must_use]
+    pub fn copied_out(&self, first: usize, last: usize, keeps: impl Fn(usize) -> bool) -> Batch {
+        let kept = |i: usize| keeps(i).then(|| self.record_at(i));
+        let bytes = (first..=last).filter_map(kept).map(|at| at.len()).sum();
+        let mut section = Vec::with_capacity(bytes);
+        let mut entries = Vec::with_capacity(last - first + 1);
+        for i in first..=last {
+            let mut entry = self.entries[i];
+            match kept(i) {
+                Some(at) => {
+                    // No more is copied than was there, so positions still fit.
+                    entry.value_at = entry.value_at - entry.key_at + section.len() as u32;
+                    entry.key_at = section.len() as u32;
+                    section.extend_from_slice(&self.section[at]);
+                }
+                None => {
+                    (entry.key_at, entry.key_len) = (0, -1);
+                    (entry.value_at, entry.value_len) = (0, -1);
+                    entry.headers = 0;
+                }
+            }
+            entries.push(entry);
+        }
+        Batch {
+            section: section.into(),
+            entries: entries.into_boxed_slice(),
+            refused: None,
+            ..*self
+        }
+    }
+
+    /// What [`copied_out`](Self::copied_out) takes for one record, in bytes.
+    #[must_use]
+    pub fn copied_bytes(&self, i: usize) -> usize {
+        self.record_at(i).len() + Self::ENTRY_BYTES
+    }
+
+    /// Where record `i` lies, from its key to its headers' end.
+    fn record_at(&self, i: usize) -> Range<usize> {
+        let mut headers = self.headers(i);
+        headers.by_ref().for_each(drop);
+        self.entries[i].key_at as usize..headers.cursor.at()
     }
 
     /// Whether every record's offset is one more than the one before it.

@@ -692,3 +692,44 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn copied_out_records_are_the_same_and_hold_no_more(
+        keep in prop::collection::vec(any::<bool>(), 12),
+        first in 0usize..12,
+        len in 1usize..12,
+    ) {
+        let mut builder = BatchBuilder::new(40);
+        for n in 0..12i64 {
+            let bytes = vec![n as u8; 9 * n as usize];
+            let part = |salt: i64| match (n * 7 + salt) % 4 {
+                0 => None,
+                1 => Some(&b""[..]),
+                _ => Some(&*bytes),
+            };
+            let headers: Vec<_> = ["h0", "h1"][..(n % 3) as usize].iter().map(|h| (*h, part(n))).collect();
+            builder.push_at(40 + n * 2, 1_000 + n, part(1), part(2), &headers).unwrap();
+        }
+        let batch = decode(builder.build(&mut Encoder::new()).unwrap(), 0).unwrap();
+        let last = (first + len - 1).min(11);
+        let copy = batch.copied_out(first, last, |i| keep[i]);
+        prop_assert_eq!(copy.len(), last - first + 1);
+        let (all, copied) = (seen(&batch), seen(&copy));
+        let mut bytes = 0;
+        for i in first..=last {
+            let is = &copied[i - first];
+            prop_assert_eq!(is.0, all[i].0);
+            if keep[i] {
+                prop_assert_eq!(is, &all[i]);
+                bytes += batch.copied_bytes(i);
+            } else {
+                prop_assert_eq!((&is.2, &is.3, is.4.len()), (&None, &None, 0));
+                bytes += Batch::ENTRY_BYTES;
+            }
+        }
+        prop_assert_eq!(copy.bytes_held(), bytes);
+    }
+}

@@ -13,6 +13,7 @@
 //!
 //! Nothing here knows Kafka: offsets are numbers that rise, an epoch is a number kept beside them.
 
+mod gone;
 mod map;
 mod restored;
 mod ring;
@@ -22,6 +23,7 @@ mod tracker;
 
 use std::fmt;
 
+pub use gone::Gone;
 pub use map::{BODY_MAX, Map, MapError, MapWriter, OPEN_RUNS_MAX, Written};
 pub use restored::{Restored, Standing};
 pub use tracker::{Offsets, OpenRuns, Run, SettledRuns, Tracker};

@@ -368,3 +368,50 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn offsets_lead_back_to_ordinals() {
+    let mut tracker = Tracker::new(10);
+    tracker.push(dense(10, 5), 15, 0).unwrap();
+    let deltas = [2, 3, 7];
+    tracker
+        .push(
+            Offsets::Sparse {
+                base: 20,
+                deltas: &deltas,
+            },
+            30,
+            0,
+        )
+        .unwrap();
+    tracker.push(dense(30, 2), 32, 1).unwrap();
+    let expected = [
+        (0, 0),
+        (10, 0),
+        (12, 2),
+        (14, 4),
+        (15, 5),
+        (22, 5),
+        (23, 6),
+        (24, 7),
+        (27, 7),
+        (28, 8),
+        (31, 9),
+        (32, 10),
+        (99, 10),
+    ];
+    for (offset, ordinal) in expected {
+        assert_eq!(
+            tracker.first_at_or_after(offset),
+            ordinal,
+            "offset {offset}"
+        );
+    }
+    for ordinal in 0..10 {
+        let offset = tracker.offset_of(ordinal).unwrap();
+        assert_eq!(tracker.first_at_or_after(offset), ordinal);
+    }
+    tracker.settle_range(0, 3).unwrap();
+    tracker.advance();
+    assert_eq!(tracker.first_at_or_after(10), 3, "none below the watermark");
+}

@@ -250,6 +250,25 @@ impl Tracker {
         Some(self.segments[after.checked_sub(1)?].offset(ordinal))
     }
 
+    /// The lowest ordinal, from the watermark on, whose offset is not below `offset`; the next
+    /// ordinal to be handed out where there is none.
+    #[must_use]
+    pub fn first_at_or_after(&self, offset: i64) -> u64 {
+        let after = self.segments.partition_point(|s| s.last() < offset);
+        let Some(segment) = self.segments.get(after) else {
+            return self.ring.next();
+        };
+        let ordinal = match &segment.deltas {
+            _ if offset <= segment.base => segment.first,
+            None => segment.first + (offset - segment.base) as u64,
+            Some(deltas) => {
+                let below = |d: &u32| segment.base + i64::from(*d) < offset;
+                segment.first + deltas.partition_point(below) as u64
+            }
+        };
+        ordinal.max(self.ring.low())
+    }
+
     /// The lowest record that was open at the last [`advance`](Self::advance), by ordinal and
     /// offset.
     #[must_use]
@@ -358,6 +377,11 @@ impl Segment {
         let some = &deltas[(from - self.first) as usize..(to - self.first) as usize];
         let joined = some.windows(2).take_while(|pair| pair[1] == pair[0] + 1);
         1 + joined.count() as u64
+    }
+
+    /// Its last offset; no segment is empty.
+    fn last(&self) -> i64 {
+        self.offset(self.first + self.len - 1)
     }
 
     /// One past the last offset of a segment without holes.

@@ -10,7 +10,7 @@ mod network;
 
 use bytes::Bytes;
 use laneway::broker::{Cluster, ConnId, KeyValue};
-use laneway::engine::{Command, CommitMode, Config, Engine, Event, LaneKey, LinkEvent};
+use laneway::engine::{Command, CommitMode, Config, Engine, Event, LaneKey, LinkEvent, Snapshot};
 use laneway::ids::{CommandId, LinkId, TopicPartition};
 use laneway::lane::{Exhausted, Mode};
 use laneway::sasl::Credentials;
@@ -314,6 +314,12 @@ impl World {
     #[must_use]
     pub fn events(&self, member: usize) -> &[Event] {
         &self.members[member].events
+    }
+
+    /// How a member's subscription stands.
+    #[must_use]
+    pub fn snapshot(&self, member: usize) -> Snapshot {
+        self.members[member].engine.snapshot(self.now)
     }
 
     /// How a member ended, if it has.

@@ -4,6 +4,7 @@ mod back;
 mod exec;
 mod held;
 mod lease;
+mod shed;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
