@@ -39,7 +39,9 @@
 //! ```
 //!
 //! Start at [`Kafka`], [`Subscription`] and [`Running`]; the explanations are in the
-//! [`manual`]. The features: `runtime` (default) is the tokio shell and the face; `broker` adds an
+//! [`manual`]. The features: `runtime` (default) is the tokio shell and the face; `tls` (default)
+//! adds `Tls` with cryptography in pure Rust, `tls-aws-lc` and `tls-ring` with another one,
+//! `tls-custom` with none but yours, `webpki-roots` authorities of its own; `broker` adds an
 //! in-process Kafka broker for tests and demonstrations. Without features the crate is the core,
 //! which a driver of your own can run: see [`engine`].
 
@@ -76,6 +78,12 @@ pub use fetch::{LossPolicy, StartOffset};
 pub use group::{AssignorKind, OnClose};
 pub use lane::{Exhausted, HandlerError, IntoOutcome, IntoOutcomes, Outcome, Retry};
 pub use record::Record;
+#[cfg(feature = "runtime")]
+pub use runtime::Connector;
+#[cfg(feature = "tls-custom")]
+pub use runtime::tls::{Tls, TlsVersion};
+#[cfg(feature = "tls-custom")]
+pub use rustls;
 #[cfg(feature = "runtime")]
 pub use subscription::{
     BatchSubscription, CredentialProvider, Interest, Kafka, Partitions, Running, Sasl,

@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -64,6 +64,9 @@ pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
     tasks: Vec<JoinHandle<()>>,
+    /// Connections inside the process; they end with the server, as the others do.
+    inside: Mutex<JoinSet<()>>,
+    runtime: Handle,
 }
 
 impl Server {
@@ -110,7 +113,41 @@ impl Server {
             shared,
             addresses,
             tasks,
+            inside: Mutex::default(),
+            runtime: Handle::current(),
         })
+    }
+
+    /// A connection to this node inside the process, for
+    /// [`Kafka::connector`](crate::Kafka::connector). A node that is down closes it at once.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use laneway::broker::Server;
+    /// use laneway::{Kafka, Topics};
+    /// use std::sync::Arc;
+    ///
+    /// let server = Arc::new(Server::holding("payments", [("alice", "12 EUR")]).await?);
+    /// let broker = server.clone();
+    /// let kafka = Kafka::new(["inside:1"]).connector(move |_host: String, _port: u16| {
+    ///     let stream = broker.connect(1);
+    ///     async { Ok(stream) }
+    /// });
+    /// let (done, mut one) = tokio::sync::mpsc::unbounded_channel();
+    /// let running = kafka
+    ///     .subscribe(Topics::named(["payments"]).group("billing"))
+    ///     .start(move |record| std::future::ready(done.send(record.offset()).map_err(|e| e.to_string())))?;
+    /// assert_eq!(one.recv().await, Some(0));
+    /// running.drain().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn connect(&self, node: i32) -> DuplexStream {
+        let (near, far) = tokio::io::duplex(READ_BYTES);
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        while inside.try_join_next().is_some() {}
+        inside.spawn_on(serve(Arc::clone(&self.shared), node, far), &self.runtime);
+        near
     }
 
     /// A cluster of one node whose one topic, of one partition, holds these keys and values: what
@@ -309,6 +346,8 @@ async fn accept(shared: Arc<Shared>, node: i32, listener: TcpListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
+                // Without it small answers would wait for acknowledgements; where it fails they do.
+                let _ = stream.set_nodelay(true);
                 while connections.try_join_next().is_some() {}
                 connections.spawn(serve(Arc::clone(&shared), node, stream));
             }
@@ -318,10 +357,11 @@ async fn accept(shared: Arc<Shared>, node: i32, listener: TcpListener) {
     }
 }
 
-async fn serve(shared: Arc<Shared>, node: i32, stream: TcpStream) {
-    // Without it small answers would wait for acknowledgements; where it fails they do.
-    let _ = stream.set_nodelay(true);
-    let (reader, writer) = stream.into_split();
+async fn serve<S>(shared: Arc<Shared>, node: i32, stream: S)
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let (reader, writer) = tokio::io::split(stream);
     let (frames, rest) = mpsc::unbounded_channel();
     let waiting = Arc::new(Waiting::default());
     let conn = {
@@ -360,7 +400,7 @@ async fn read(
     shared: Arc<Shared>,
     conn: ConnId,
     waiting: Arc<Waiting>,
-    mut reader: BufReader<OwnedReadHalf>,
+    mut reader: BufReader<impl AsyncRead + Unpin>,
 ) -> io::Result<()> {
     loop {
         while waiting.bytes.load(Ordering::Relaxed) > OUTPUT_BYTES_MAX {
@@ -386,7 +426,7 @@ async fn read(
 }
 
 async fn write(
-    mut writer: OwnedWriteHalf,
+    mut writer: impl AsyncWrite + Unpin,
     mut frames: mpsc::UnboundedReceiver<Bytes>,
     waiting: Arc<Waiting>,
 ) -> io::Result<()> {
@@ -409,6 +449,7 @@ const TICK: Duration = Duration::from_micros(100);
 mod tests {
     use super::*;
     use crate::broker::{Fault, Rule};
+    use tokio::net::TcpStream;
 
     /// ApiVersions, version 0, with this correlation id.
     fn ask(correlation: u8) -> [u8; 14] {

@@ -339,6 +339,18 @@ impl Cluster {
         self.peers.address(peer)
     }
 
+    /// The bootstrap address that answered last, if one ever did.
+    #[must_use]
+    pub fn answered_bootstrap(&self) -> Option<(Arc<str>, u16)> {
+        self.peers.answered_bootstrap()
+    }
+
+    /// How often in a row `peer` was not reached.
+    #[must_use]
+    pub fn failures(&self, peer: Peer) -> u32 {
+        self.peers.failures(peer)
+    }
+
     /// A topic, once an answer has described it.
     #[must_use]
     pub fn topic(&self, name: &str) -> Option<&Topic> {

@@ -47,6 +47,8 @@ pub(super) struct Peers {
     bootstrap: Vec<(Arc<str>, u16, Reach)>,
     /// Indexes of `bootstrap`, shuffled, so that many clients do not all ask the first.
     order: Vec<usize>,
+    /// The bootstrap address that answered last.
+    answered: Option<usize>,
     /// Only bootstrap addresses are asked: at the start, and when the brokers we know are gone.
     bootstrapping: bool,
     /// Nodes above this one are asked first; moved when an answer disappoints.
@@ -91,6 +93,7 @@ impl Peers {
                 .map(|(host, port)| (host.clone(), *port, Reach::new(backoff)))
                 .collect(),
             order,
+            answered: None,
             bootstrapping: true,
             cursor: NodeId(i32::MIN),
             backoff,
@@ -175,6 +178,9 @@ impl Peers {
     /// A real answer came. Only this ends the back-off: a port that accepts and then drops
     /// proves nothing.
     pub(super) fn proven(&mut self, peer: Peer) {
+        if let Peer::Bootstrap(i) = peer {
+            self.answered = Some(i);
+        }
         if let Some(reach) = self.reach_mut(peer) {
             reach.up = true;
             reach.backoff.reset();
@@ -201,6 +207,14 @@ impl Peers {
                 .get(&node)
                 .map(|n| (n.endpoint.host.clone(), n.endpoint.port)),
         }
+    }
+
+    pub(super) fn answered_bootstrap(&self) -> Option<(Arc<str>, u16)> {
+        self.address(Peer::Bootstrap(self.answered?))
+    }
+
+    pub(super) fn failures(&self, peer: Peer) -> u32 {
+        self.reach(peer).map_or(0, |r| r.backoff.attempts())
     }
 
     pub(super) fn knows(&self, node: NodeId) -> bool {

@@ -75,6 +75,8 @@ struct Slot {
     not_before: Now,
     proven: bool,
     login: LoginSlot,
+    /// Whether the connection has been there at all.
+    was_up: bool,
 }
 
 pub(super) struct Links {
@@ -148,6 +150,7 @@ impl Links {
             not_before,
             proven: false,
             login: LoginSlot::new(host),
+            was_up: false,
         };
         self.slots.insert(key, slot);
         Ok(())
@@ -174,6 +177,13 @@ impl Links {
         }
     }
 
+    /// Whom this link would lead to, while it has never come up.
+    pub(super) fn never_up(&self, id: LinkId) -> Option<Peer> {
+        let key = self.by_id.get(&id)?;
+        let slot = self.slots.get(key)?;
+        (!slot.was_up).then_some(key.0)
+    }
+
     pub(super) fn handle_link(&mut self, now: Now, id: LinkId, event: LinkEvent) {
         // Step 1: we close a link and forget it. Step 2: what the driver read from it before that
         // arrives. There is no slot for it any more, and that is all that needs to be checked.
@@ -184,7 +194,10 @@ impl Links {
             return;
         };
         match event {
-            LinkEvent::Up => slot.link.handle_up(now),
+            LinkEvent::Up => {
+                slot.was_up = true;
+                slot.link.handle_up(now);
+            }
             LinkEvent::Frame(frame) => slot.link.handle_frame(now, frame),
             // The link answers what it owes and says Close, which `pump` turns into the rest.
             LinkEvent::Down(error) => {

@@ -23,6 +23,7 @@ mod moves;
 mod notices;
 mod overflow;
 mod parts;
+mod reach;
 mod results;
 mod snapshot;
 
@@ -188,6 +189,7 @@ impl Engine {
 
     /// Something happened on a connection.
     pub fn handle_link(&mut self, now: Now, link: LinkId, event: LinkEvent) {
+        let event = self.in_words(link, event);
         self.links.handle_link(now, link, event);
         self.pump(now);
     }

@@ -281,6 +281,7 @@ impl Engine {
                 News::Proven => self.cluster.proven(peer),
                 News::Down(error) => {
                     self.cluster.link_down(now, peer);
+                    self.not_reached(now, peer, &error);
                     self.notice(format!("a connection ended: {error}"));
                 }
             }

@@ -236,7 +236,7 @@ impl Engine {
     }
 
     /// A warning, unless it was the last one and not long ago.
-    fn warn_once(&mut self, now: Now, error: Error) {
+    pub(super) fn warn_once(&mut self, now: Now, error: Error) {
         let words = error.to_string();
         if let Some((said, at)) = &self.said
             && *said == words

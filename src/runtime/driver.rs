@@ -1,5 +1,6 @@
 //! Drives one engine: hands it what happens, does what it says.
 
+use super::connector::Way;
 use super::executor::ToExecutor;
 use super::link::{self, Dial};
 use super::{Clock, ExecutorTx, ProviderTask};
@@ -53,6 +54,7 @@ pub(crate) type EventSink = Arc<dyn Fn(&Event) + Send + Sync>;
 pub(crate) struct Driver {
     engine: Engine,
     clock: Clock,
+    way: Way,
     executors: Vec<ExecutorTx>,
     on_event: Option<EventSink>,
     links: HashMap<LinkId, LinkTask>,
@@ -93,6 +95,7 @@ impl Driver {
     pub(crate) fn new(
         engine: Engine,
         clock: Clock,
+        way: Way,
         executors: Vec<ExecutorTx>,
         done_rx: mpsc::UnboundedReceiver<Done>,
         asks: mpsc::Receiver<Ask>,
@@ -102,6 +105,7 @@ impl Driver {
         Driver {
             engine,
             clock,
+            way,
             executors,
             on_event,
             links: HashMap::new(),
@@ -251,7 +255,8 @@ impl Driver {
                         expected: expected.clone(),
                     };
                     let inbox = self.link_tx.clone();
-                    let task = tokio::spawn(link::run(link, dial, self.clock, inbox, rx));
+                    let way = self.way.clone();
+                    let task = tokio::spawn(link::run(link, dial, way, self.clock, inbox, rx));
                     self.links.insert(
                         link,
                         LinkTask {

@@ -5,12 +5,18 @@
 //! handle, so a handler that blocks every worker of the caller's runtime delays no heartbeat.
 //! Runners of handlers are tasks on the caller's runtime, or threads for `run_blocking`.
 
+mod connector;
 mod driver;
 mod executor;
 mod io;
 mod link;
 mod provider;
+mod tcp;
+#[cfg(feature = "tls-custom")]
+pub(crate) mod tls;
 
+pub use connector::Connector;
+pub(crate) use connector::Way;
 pub(crate) use driver::{ASKS_MAX, Ask, Driver, EventSink, Inbox};
 pub(crate) use executor::{ExecutorTx, Gate, spawn_blocking_executor, spawn_executor};
 pub(crate) use io::IoThread;

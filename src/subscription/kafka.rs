@@ -1,5 +1,6 @@
 //! Where the cluster is, and the thread that all its subscriptions share.
 
+use super::secure::Security;
 use super::{Interest, Sasl, Subscription};
 use crate::error::Error;
 use crate::runtime::IoThread;
@@ -18,6 +19,7 @@ pub struct Kafka {
     pub(super) client_id: Arc<str>,
     pub(super) sasl: Option<Sasl>,
     io: Arc<Mutex<Option<Arc<IoThread>>>>,
+    pub(super) security: Security,
 }
 
 impl Kafka {
@@ -34,6 +36,7 @@ impl Kafka {
             client_id: Arc::from("laneway"),
             sasl: None,
             io: Arc::new(Mutex::new(None)),
+            security: Security::default(),
         }
     }
 

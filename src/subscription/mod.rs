@@ -6,6 +6,7 @@ mod interest;
 mod kafka;
 mod running;
 mod sasl;
+mod secure;
 
 pub use interest::{Interest, Partitions, Topics};
 pub use kafka::Kafka;
@@ -512,6 +513,7 @@ impl Subscription {
         }
         self.what.check()?;
         self.config.bootstrap = self.kafka.addresses()?;
+        self.kafka.way()?;
         if let [first, second, ..] = self.lanes[..] {
             return Err(Error::misuse(format!(
                 "{first} and {second} were both called; one of them says how records run"
@@ -597,8 +599,16 @@ impl Subscription {
         }
         drop(done_tx);
         let (asks_tx, asks_rx) = mpsc::channel(crate::runtime::ASKS_MAX);
-        let driver = Driver::new(engine, clock, executors, done_rx, asks_rx, self.on_event)
-            .with_provider(provider);
+        let driver = Driver::new(
+            engine,
+            clock,
+            self.kafka.way()?,
+            executors,
+            done_rx,
+            asks_rx,
+            self.on_event,
+        )
+        .with_provider(provider);
         let (result_tx, result) = oneshot::channel();
         // The task keeps its own thread: a handle that is dropped leaves it the time to commit and
         // to leave the group.

@@ -57,10 +57,20 @@ pub struct Hostile {
 impl Hostile {
     /// A broker with topic `t` of `partitions`, whose answers all go through `mangle`.
     pub async fn start(partitions: i32, mangle: Mangle) -> Hostile {
+        Self::start_behind(partitions, mangle, None).await
+    }
+
+    /// The same behind something else, which is what the broker advertises.
+    pub async fn start_behind(
+        partitions: i32,
+        mangle: Mangle,
+        advertised: Option<(&str, u16)>,
+    ) -> Hostile {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
+        let (host, told) = advertised.unwrap_or(("127.0.0.1", port));
         let listen = Listen {
-            advertised: vec![("127.0.0.1".to_owned(), port)],
+            advertised: vec![(host.to_owned(), told)],
             ..Listen::default()
         };
         let server = Server::start(ClusterConfig::default(), listen)
