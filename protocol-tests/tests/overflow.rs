@@ -101,7 +101,7 @@ fn several_stuck_lanes_are_freed_one_by_one() {
     world.join(
         config,
         Arc::new(|_, record| match record.offset() {
-            at @ (0 | 1 | 2) => Plan::ack(secs(40 + 20 * at as u64)),
+            at @ 0..=2 => Plan::ack(secs(40 + 20 * at as u64)),
             _ => Plan::ack(Duration::ZERO),
         }),
     );
@@ -276,8 +276,8 @@ fn whatever_is_let_go_runs_once_and_in_order() {
             let n = record.offset() as u64;
             let takes = match (slow, roll(n, 6) % 40) {
                 (true, 0) => 5_000,
-                (true, 1..6) => 300,
-                (_, 7..12) => 3,
+                (true, 1..=6) => 300,
+                (_, 7..=12) => 3,
                 _ => 0,
             };
             Plan::ack(Duration::from_millis(takes))
