@@ -59,6 +59,8 @@ pub mod lane;
 pub mod manual;
 pub mod pace;
 pub mod produce;
+#[cfg(feature = "runtime")]
+pub mod properties;
 pub mod record;
 pub mod records;
 #[cfg(feature = "runtime")]

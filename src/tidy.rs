@@ -46,7 +46,7 @@ const MAY_NAME: [(&str, &[&str]); 18] = [
 
 /// The modules that may name clocks, sockets, threads and a runtime; and the one such file of
 /// `broker`.
-const SHELL: [&str; 4] = ["runtime", "subscription", "lib", "manual"];
+const SHELL: [&str; 5] = ["runtime", "subscription", "lib", "manual", "properties"];
 const BROKER_SHELL: &str = "src/broker/serve.rs";
 
 /// What the core does not name, word by word.

@@ -4,6 +4,7 @@
 //! * [`ordering`]: lanes, keys and batches; what settles, what is committed, what repeats.
 //! * [`invariants`]: rules that are easy to break without noticing, each with what happens then.
 //! * [`tuning`]: the numbers you may set, and how to write a handler that runs well.
+//! * [`properties`](mod@properties): what becomes of each property of Kafka's own clients.
 //! * [`quirks`]: what brokers do that one would not guess.
 //!
 //! The pages hold no code of the library; their examples are compiled and run by its tests.
@@ -11,5 +12,7 @@
 pub mod architecture;
 pub mod invariants;
 pub mod ordering;
+#[cfg(feature = "runtime")]
+pub mod properties;
 pub mod quirks;
 pub mod tuning;

@@ -121,6 +121,15 @@ impl From<Partitions> for Interest {
 }
 
 impl Interest {
+    /// The group where none was named.
+    pub(super) fn default_group(&mut self, group: &Arc<str>) {
+        let named = match self {
+            Interest::Topics(t) => &mut t.group,
+            Interest::Partitions(p) => &mut p.group,
+        };
+        named.get_or_insert_with(|| group.clone());
+    }
+
     pub(super) fn source(&self) -> Source {
         match self.clone() {
             Interest::Topics(t) => Source::Topics {

@@ -1,5 +1,6 @@
 //! Where the cluster is, and the thread that all its subscriptions share.
 
+use super::defaults::Defaults;
 use super::secure::Security;
 use super::{Interest, Sasl, Subscription};
 use crate::error::Error;
@@ -20,6 +21,7 @@ pub struct Kafka {
     pub(super) sasl: Option<Sasl>,
     io: Arc<Mutex<Option<Arc<IoThread>>>>,
     pub(super) security: Security,
+    pub(super) defaults: Arc<Defaults>,
 }
 
 impl Kafka {
@@ -37,6 +39,7 @@ impl Kafka {
             sasl: None,
             io: Arc::new(Mutex::new(None)),
             security: Security::default(),
+            defaults: Arc::default(),
         }
     }
 
@@ -56,6 +59,7 @@ impl Kafka {
     #[must_use]
     pub fn sasl(mut self, sasl: Sasl) -> Self {
         self.sasl = Some(sasl);
+        self.security.wanting = None;
         self
     }
 
@@ -79,7 +83,7 @@ impl Kafka {
 
     /// Whether whoever listens on the network can read what is sent.
     pub(super) fn is_in_the_clear(&self) -> bool {
-        true
+        self.security.is_in_the_clear()
     }
 
     pub(super) fn io(&self) -> Result<Arc<IoThread>, Error> {

@@ -1,5 +1,6 @@
 //! What a user touches: the cluster's address, the subscription's settings, the running handle.
 
+mod defaults;
 mod grouping;
 mod handling;
 mod interest;
@@ -81,8 +82,10 @@ pub struct Subscription {
 
 impl Subscription {
     pub(super) fn new(kafka: Kafka, what: Interest) -> Self {
+        let what = kafka.defaults.group_of(what);
         let mut config = Config::new(Vec::new(), what.source());
         config.client_id = kafka.client_id.clone();
+        kafka.defaults.apply(&mut config);
         Subscription {
             kafka,
             what,

@@ -13,6 +13,8 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Clone, Debug)]
 pub(super) struct Security {
     way: Way,
+    /// What must be called before a subscription can start.
+    pub(super) wanting: Option<Error>,
     #[cfg(feature = "tls-custom")]
     tls: Option<Arc<Secured>>,
 }
@@ -28,9 +30,20 @@ impl Default for Security {
     fn default() -> Self {
         Security {
             way: Way::tcp(),
+            wanting: None,
             #[cfg(feature = "tls-custom")]
             tls: None,
         }
+    }
+}
+
+impl Security {
+    /// Whether whoever listens on the network can read what is sent, as far as we know.
+    pub(super) fn is_in_the_clear(&self) -> bool {
+        #[cfg(feature = "tls-custom")]
+        return self.tls.is_none();
+        #[cfg(not(feature = "tls-custom"))]
+        true
     }
 }
 
@@ -61,6 +74,9 @@ impl Kafka {
 
     /// What a driver opens connections by. Reads what TLS needs, the first time.
     pub(super) fn way(&self) -> Result<Way, Error> {
+        if let Some(wanting) = &self.security.wanting {
+            return Err(wanting.clone());
+        }
         #[cfg_attr(not(feature = "tls-custom"), expect(unused_mut))]
         let mut way = self.security.way.clone();
         #[cfg(feature = "tls-custom")]
