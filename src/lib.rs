@@ -74,21 +74,24 @@ mod tidy;
 pub mod time;
 pub mod wire;
 
-pub use engine::{CommitMode as Commit, Event, LaneKey, PartitionSnapshot, Snapshot};
+pub use engine::{
+    CommitMode as Commit, Event, Holdup, HoldupState, InFlight, LaneKey, LaneSnapshot,
+    PartitionSnapshot, RunningRecord, SNAPSHOT_LANES_MAX, Scope, SeekTo, Snapshot,
+};
 pub use error::{Error, ErrorKind};
 pub use fetch::{LossPolicy, StartOffset};
 pub use group::{AssignorKind, OnClose};
 pub use lane::{Exhausted, HandlerError, IntoOutcome, IntoOutcomes, Outcome, Retry};
 pub use record::Record;
-#[cfg(feature = "runtime")]
-pub use runtime::Connector;
 #[cfg(feature = "tls-custom")]
 pub use runtime::tls::{Tls, TlsVersion};
+#[cfg(feature = "runtime")]
+pub use runtime::{Connector, EVENTS_MAX, Events};
 #[cfg(feature = "tls-custom")]
 pub use rustls;
 #[cfg(feature = "runtime")]
 pub use subscription::{
-    BatchSubscription, CredentialProvider, Interest, Kafka, Partitions, Running, Sasl,
+    BatchSubscription, CredentialProvider, Interest, Kafka, Lag, Partitions, Running, Sasl,
     Subscription, Topics,
 };
 pub use wire::message::Isolation;

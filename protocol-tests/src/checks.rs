@@ -231,6 +231,8 @@ impl Book {
 pub(crate) struct Commits {
     seen: usize,
     last: BTreeMap<(String, TopicPartition), i64>,
+    /// Partitions that are sought in: their commits may go back.
+    sought: BTreeSet<TopicPartition>,
     /// Whether positions are committed as records are handed out.
     pub auto: bool,
 }
@@ -239,6 +241,11 @@ impl Commits {
     /// Positions of this partition may go back: its log is not what it was.
     pub(crate) fn forget(&mut self, partition: &TopicPartition) {
         self.last.retain(|(_, tp), _| tp != partition);
+    }
+
+    /// Somebody seeks in this partition.
+    pub(crate) fn may_go_back(&mut self, partition: TopicPartition) {
+        self.sought.insert(partition);
     }
 
     /// I1 and I2 over what was committed since the last look.
@@ -250,6 +257,7 @@ impl Commits {
             let key = (entry.group.clone(), tp);
             if let Some(before) = self.last.get(&key)
                 && *before > offset
+                && !self.sought.contains(&key.1)
             {
                 book.violation(format!("I2: {entry:?} after {before}"));
             }

@@ -4,7 +4,7 @@
 //! `LIVES=from..to cargo test -p laneway-protocol-tests --test random_lives` runs other seeds.
 
 use laneway::broker::{Fault, Rule};
-use laneway::engine::{Command, Config, Event, LaneKey};
+use laneway::engine::{Command, Config, Event, InFlight, LaneKey, Scope, SeekTo};
 use laneway::group::AssignorKind;
 use laneway::lane::{Mode, Retry};
 use laneway::wire::message::Isolation;
@@ -272,8 +272,8 @@ impl Life {
         let roll = match self.gentle {
             true => self
                 .dice
-                .pick(&[0, 3, 8, 9, 11, 12, 17, 17, 18, 18, 19, 20]),
-            false => self.dice.below(23),
+                .pick(&[0, 3, 8, 9, 11, 12, 17, 17, 18, 18, 19, 20, 21, 22]),
+            false => self.dice.below(27),
         };
         match roll {
             0..3 => self.write(),
@@ -342,9 +342,54 @@ impl Life {
             19 if !self.frozen.contains(&member) => {
                 self.world.command(member, 1000, Command::CommitNow);
             }
+            21 | 22 if !self.frozen.contains(&member) => self.steer(member),
+            23 if !self.frozen.contains(&member) => self.seek(member),
             _ if self.gentle => {}
             _ => self.misbehave(),
         }
+    }
+
+    fn some_scope(&mut self) -> Scope {
+        let partition = self.dice.below(self.partitions as u64) as i32;
+        match self.dice.below(4) {
+            0 => Scope::All,
+            1 => "t".into(),
+            _ => ("t", partition).into(),
+        }
+    }
+
+    /// Somebody pauses, resumes, or changes how many run at once.
+    fn steer(&mut self, member: usize) {
+        let what = self.some_scope();
+        let command = match self.dice.below(5) {
+            0 | 1 => Command::Pause { what },
+            2 | 3 => Command::Resume { what },
+            _ => Command::SetWorkers {
+                n: self.dice.between(1, 12) as u32,
+            },
+        };
+        self.deed(format!("{member}: {command:?}"));
+        self.world.command(member, 1001, command);
+    }
+
+    /// Somebody seeks, back or forward, but not past the last record: the end is committed by
+    /// settling, and this must come.
+    fn seek(&mut self, member: usize) {
+        let partition = self.dice.below(self.partitions as u64) as i32;
+        let end = self.world.log_end(partition);
+        if end == 0 {
+            return;
+        }
+        let offset = self.dice.below(end as u64) as i64;
+        let command = Command::Seek {
+            what: ("t", partition).into(),
+            to: SeekTo::Offset(offset),
+            running: self.dice.pick(&[InFlight::Drain, InFlight::Drop]),
+        };
+        self.deed(format!("{member}: {command:?}"));
+        self.world.may_go_back("t", partition);
+        self.world.skip_below("t", partition, offset);
+        self.world.command(member, 1002, command);
     }
 
     fn leave(&mut self, member: usize) {
@@ -412,6 +457,12 @@ impl Life {
         }
         for member in std::mem::take(&mut self.frozen) {
             self.world.thaw(member);
+        }
+        for member in self.working() {
+            let what = Scope::All;
+            self.world.command(member, 1003, Command::Resume { what });
+            let n = 100;
+            self.world.command(member, 1004, Command::SetWorkers { n });
         }
         // Those on their way out end; somebody must be there to do the work.
         let leaving = std::mem::take(&mut self.leaving);

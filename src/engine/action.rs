@@ -1,5 +1,7 @@
 //! What goes in and out of an [`Engine`](super::Engine): the seam to whoever drives it.
 
+use super::snapshot::{Holdup, LaneSnapshot, RunningRecord};
+use super::steering::{InFlight, Scope, SeekTo};
 use crate::error::Error;
 use crate::ids::{CommandId, ExecutorId, LeaseId, LinkId, TopicPartition};
 use crate::lane;
@@ -7,6 +9,7 @@ use crate::record::Delivery;
 use crate::time::Now;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Records for one executor.
 pub type Group = lane::Group<Delivery>;
@@ -115,6 +118,30 @@ pub enum Command {
     },
     /// Commit what has settled now; the reply comes when the broker has acknowledged it.
     CommitNow,
+    /// Hand out no more records of these until they are resumed.
+    Pause {
+        /// Of which partitions.
+        what: Scope,
+    },
+    /// End a pause.
+    Resume {
+        /// Of which partitions.
+        what: Scope,
+    },
+    /// Go on reading elsewhere; the reply comes when every partition has moved.
+    Seek {
+        /// Which partitions.
+        what: Scope,
+        /// Where to.
+        to: SeekTo,
+        /// What becomes of records that run.
+        running: InFlight,
+    },
+    /// Let this many records run at once.
+    SetWorkers {
+        /// How many.
+        n: u32,
+    },
 }
 
 /// Something a user may want to know. Quiet when all is well.
@@ -150,6 +177,30 @@ pub enum Event {
     Lost {
         /// Which partition.
         partition: TopicPartition,
+    },
+    /// A seek moved this partition; [`Event::Granted`] follows with its new place.
+    Sought {
+        /// Which partition.
+        partition: TopicPartition,
+        /// Where it was, if it had begun.
+        from: Option<i64>,
+    },
+    /// A record has run for longer than the subscription's
+    /// [`stall_after`](crate::Subscription::stall_after). Said once, and again each time that its
+    /// age has doubled. The session lives all the same: heartbeats never wait for handlers.
+    Stalled {
+        /// Which partition.
+        partition: TopicPartition,
+        /// Which record.
+        offset: i64,
+        /// Its lane, where records run in lanes.
+        lane: Option<u32>,
+        /// Which run of it this is, from 1.
+        attempt: u32,
+        /// For how long.
+        running_for: Duration,
+        /// How many handler calls have taken that long, this one included.
+        records: u64,
     },
     /// The partition stands still until the user acts; others run.
     Stopped {
@@ -244,14 +295,25 @@ pub struct Snapshot {
     pub dead_letters: u64,
     /// Records whose handler took longer than it may, so far.
     pub timed_out: u64,
+    /// Records of paused partitions that had been dealt and wait here.
+    pub at_rest: u64,
     /// Records with executors: running, or about to.
     pub out: u64,
     /// Lanes that have a record running or parked.
     pub lanes_busy: u64,
+    /// Each lane that has something to do, [`SNAPSHOT_LANES_MAX`](crate::SNAPSHOT_LANES_MAX) of
+    /// them at most.
+    pub lanes: Vec<LaneSnapshot>,
+    /// The record that a handler has had for longest: what progress is watched by.
+    pub oldest_running: Option<RunningRecord>,
+    /// How many records may run at once; `None`: one, and no more can be asked for.
+    pub workers: Option<u32>,
     /// Records settled so far.
     pub settled: u64,
     /// Records that ran again after a failure.
     pub retries: u64,
+    /// How often a record was found to run for too long.
+    pub stalls: u64,
     /// The group's generation, where we are a member.
     pub generation: Option<i32>,
 }
@@ -282,12 +344,25 @@ pub struct PartitionSnapshot {
     pub reread_bytes: u64,
     /// Whether the lease is being drained.
     pub draining: bool,
+    /// Whether it is paused.
+    pub paused: bool,
+    /// The record that holds its commit back, if anything has been handed out above the watermark.
+    pub holdup: Option<Holdup>,
 }
 
 impl PartitionSnapshot {
     /// Records between the watermark and the log's end; `None` until a broker has named the end.
     #[must_use]
     pub fn lag(&self) -> Option<i64> {
-        (self.high_watermark >= 0).then(|| (self.high_watermark - self.watermark).max(0))
+        let known = self.high_watermark >= 0 && self.watermark >= 0;
+        known.then(|| (self.high_watermark - self.watermark).max(0))
+    }
+
+    /// Records between the watermark and the last stable offset, up to which
+    /// [`Isolation::ReadCommitted`](crate::Isolation) may read; `None` until a broker has named it.
+    #[must_use]
+    pub fn lag_stable(&self) -> Option<i64> {
+        let known = self.last_stable_offset >= 0 && self.watermark >= 0;
+        known.then(|| (self.last_stable_offset - self.watermark).max(0))
     }
 }

@@ -1,6 +1,6 @@
 //! How leases and the subscription end: drains, losses, commands, the way out.
 
-use super::leases::{Drain, DrainStep};
+use super::leases::{After, Drain, DrainStep};
 use super::{Action, Command, Engine, Event, Phase};
 use crate::commit::Progress;
 use crate::error::{Error, ErrorKind};
@@ -19,6 +19,9 @@ const FLUSH_MIN: Duration = Duration::from_secs(5);
 /// short one a fifth.
 const PARTING_MAX: Duration = Duration::from_secs(2);
 
+/// The most that leaving the group may take after an error that ends the subscription.
+const FAREWELL_MAX: Duration = Duration::from_secs(2);
+
 /// Commands of one kind that may wait for an answer at once: commits, and ways out.
 const COMMANDS_MAX: usize = 64;
 
@@ -36,6 +39,7 @@ impl Engine {
         let waiting = match command {
             Command::CommitNow => &self.commit_waiters,
             Command::Drain | Command::Close { .. } => &self.closers,
+            _ => return self.steer(now, id, command),
         };
         let too_many = waiting.len() >= COMMANDS_MAX;
         if too_many {
@@ -57,6 +61,7 @@ impl Engine {
                     for lease in self.leases.ids() {
                         self.unfetch(now, lease);
                     }
+                    self.drop_paused();
                 }
             }
             Command::Close { deadline } => {
@@ -69,6 +74,7 @@ impl Engine {
                     self.close_by(now, now + (left - parting), deadline, Ok(()));
                 }
             }
+            _ => {}
         }
     }
 
@@ -97,15 +103,15 @@ impl Engine {
     pub(super) fn revoke(&mut self, now: Now, partitions: Vec<TopicPartition>, deadline: Now) {
         let limit = deadline.since(now);
         let run = self.config.drain_max.min(limit / 2);
-        self.drain(now, partitions, (now + run, deadline), true);
+        self.drain(now, partitions, (now + run, deadline), After::Group);
     }
 
-    fn drain(
+    pub(super) fn drain(
         &mut self,
         now: Now,
         partitions: Vec<TopicPartition>,
         (deadline, flush_deadline): (Now, Now),
-        for_group: bool,
+        after: After,
     ) {
         let mut leases = Vec::new();
         for partition in &partitions {
@@ -131,7 +137,7 @@ impl Engine {
             deadline,
             flush_deadline,
             step,
-            for_group,
+            after,
         });
     }
 
@@ -191,6 +197,7 @@ impl Engine {
                 at += 1;
             }
         }
+        self.settle_seeks();
         if self.drains.is_empty() && matches!(self.phase, Phase::Closing(_)) {
             self.leave(now);
             moved = true;
@@ -234,7 +241,7 @@ impl Engine {
     }
 
     /// What still runs at a drain's deadline is told, dropped, and counts for nothing.
-    fn abandon(&mut self, leases: &[LeaseId]) {
+    pub(super) fn abandon(&mut self, leases: &[LeaseId]) {
         for id in leases {
             let records = self.running_of(*id);
             let Some(tenure) = self.leases.get(*id) else {
@@ -263,6 +270,12 @@ impl Engine {
 
     fn finish_drain(&mut self, now: Now, at: usize) {
         let drain = self.drains.remove(at);
+        if drain.after == After::Seek {
+            for (id, partition) in drain.leases.iter().zip(&drain.partitions) {
+                self.sought(now, *id, partition);
+            }
+            return self.settle_seeks();
+        }
         for id in drain.leases {
             let committed = self.commit.as_ref().and_then(|c| c.committed(id));
             if let Some(tenure) = self.leases.get(id) {
@@ -275,7 +288,7 @@ impl Engine {
             self.end_lease(now, id);
         }
         self.expect_held(now);
-        if let (true, Some(group)) = (drain.for_group, &mut self.group) {
+        if let (After::Group, Some(group)) = (drain.after, &mut self.group) {
             group.released(now, &drain.partitions);
         }
     }
@@ -327,7 +340,7 @@ impl Engine {
                     .iter()
                     .map(|(_, t)| t.partition.clone())
                     .collect();
-                self.drain(now, all, (run_until, over), false);
+                self.drain(now, all, (run_until, over), After::Nothing);
             }
             // A second close can only shorten the first.
             Phase::Closing(_) | Phase::Leaving(_) => {}
@@ -384,27 +397,52 @@ impl Engine {
         }
     }
 
-    /// Something that no retry mends: every lease is given up and the subscription ends.
+    /// Something that no retry mends: every lease is given up and the subscription ends. Whoever
+    /// waits hears of it at once; a member of a group first says that it goes, or the group would
+    /// wait for its session to run out.
     pub(super) fn fail(&mut self, now: Now, error: Error) {
         for id in self.leases.ids() {
             self.end_lease(now, id);
         }
         self.recall();
-        self.finish(Err(error));
+        self.drains.clear();
+        let result = Err(error);
+        let group = self.group.as_mut().filter(|g| g.member().is_some());
+        let Some(group) = group else {
+            return self.finish(result);
+        };
+        self.over_at = self.over_at.min(now + FAREWELL_MAX);
+        match &mut self.phase {
+            // It is on its way out already: the first error counts.
+            Phase::Leaving(first) => {
+                if first.is_ok() {
+                    first.clone_from(&result);
+                }
+            }
+            phase => *phase = Phase::Leaving(result.clone()),
+        }
+        group.leave(now);
+        self.answer_all(&result);
     }
 
     fn finish(&mut self, result: Result<(), Error>) {
         self.phase = Phase::Finished;
         self.links.close_all(&mut self.actions);
+        self.answer_all(&result);
+        self.actions.push_back(Action::Finished(result));
+    }
+
+    /// Answers everyone who waits with how the subscription ends.
+    fn answer_all(&mut self, result: &Result<(), Error>) {
         let closers = std::mem::take(&mut self.closers);
         let waiters = std::mem::take(&mut self.commit_waiters);
-        for id in closers.into_iter().chain(waiters) {
+        let seekers = self.steering.take_waiting();
+        for id in closers.into_iter().chain(waiters).chain(seekers) {
             self.actions.push_back(Action::Reply {
                 id,
                 result: result.clone(),
             });
         }
-        self.actions.push_back(Action::Finished(result));
     }
 
     /// Where each touched lease's watermark stands now.
@@ -418,6 +456,9 @@ impl Engine {
                 continue;
             };
             let rose = tracker.advance();
+            if rose {
+                tenure.moved_at = now;
+            }
             let settled = std::mem::take(&mut tenure.settled_new);
             if !rose && settled == 0 {
                 continue;

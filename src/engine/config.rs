@@ -162,6 +162,10 @@ pub struct Config {
     pub instance_id: Option<Arc<str>>,
     /// Whether closing leaves the group; none: unless there is an `instance_id`.
     pub on_close: Option<OnClose>,
+    /// A record that runs for so long is told of; none: never.
+    pub stall_after: Option<Duration>,
+    /// And it ends the subscription.
+    pub stall_stops: bool,
     /// Metadata is read anew at this age.
     pub metadata_age_max: Duration,
     /// A request without an answer for so long takes its connection down.
@@ -212,6 +216,8 @@ impl Config {
             assignors: vec![AssignorKind::Range, AssignorKind::CooperativeSticky],
             instance_id: None,
             on_close: None,
+            stall_after: Some(Duration::from_secs(300)),
+            stall_stops: false,
             metadata_age_max: Duration::from_secs(300),
             request_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),

@@ -138,6 +138,9 @@ impl Engine {
         let Some(tracker) = &mut tenure.tracker else {
             return held;
         };
+        if tracker.open() == 0 {
+            tenure.moved_at = now;
+        }
         let offsets = offsets_of(&parcel, &mut self.deltas);
         match tracker.push(offsets, next, epoch) {
             Ok(first) => debug_assert_eq!(first, parcel.first_ordinal),
@@ -221,6 +224,9 @@ impl Engine {
         while let Some((executor, group)) = self.lanes.poll_run(now) {
             self.actions.push_back(Action::Run { executor, group });
             moved = true;
+        }
+        if moved {
+            self.expect_progress(now);
         }
         moved
     }

@@ -27,6 +27,10 @@ pub(super) struct Tenure {
     pub ahead_held: bool,
     /// Settled since the commit machine was last told.
     pub settled_new: u64,
+    /// The user wants nothing of it handed out for now.
+    pub paused: bool,
+    /// When the watermark came to where it stands, or the record that it stands at was dealt.
+    pub moved_at: Now,
 }
 
 /// All leases that have not ended.
@@ -61,6 +65,8 @@ impl Leases {
             draining: false,
             ahead_held: false,
             settled_new: 0,
+            paused: false,
+            moved_at: Now(0),
         };
         self.by_id.insert(id, tenure);
         id
@@ -114,8 +120,18 @@ pub(super) struct Drain {
     /// When the last commit is given up.
     pub flush_deadline: Now,
     pub step: DrainStep,
-    /// Whether the group waits to hear that these are free.
-    pub for_group: bool,
+    pub after: After,
+}
+
+/// What follows once a [`Drain`] is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// Nothing: the subscription ends.
+    Nothing,
+    /// The group waits to hear that these are free.
+    Group,
+    /// They stay ours and go on elsewhere.
+    Seek,
 }
 
 /// How far a [`Drain`] is.

@@ -26,8 +26,12 @@ mod parts;
 mod reach;
 mod results;
 mod snapshot;
+mod steering;
 
 pub use action::{Action, Command, Done, Event, Group, LinkEvent, PartitionSnapshot, Snapshot};
+pub use snapshot::{Holdup, HoldupState, LaneSnapshot, RunningRecord, SNAPSHOT_LANES_MAX};
+pub use steering::{InFlight, Scope, SeekTo};
+
 pub use config::{Commit as CommitMode, Config, LaneFn, LaneKey, Source};
 
 use crate::cluster::Cluster;
@@ -48,6 +52,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use steering::Steering;
 
 /// Turns of moving actions between the machines in one call.
 const TURNS_MAX: usize = 64;
@@ -105,6 +110,7 @@ pub struct Engine {
     failure_said: Option<Now>,
     /// Reused by `take_results`.
     notes: Vec<Note>,
+    steering: Steering,
 }
 
 /// How the subscription's own life goes.
@@ -128,6 +134,7 @@ enum Phase {
 struct Counters {
     settled: u64,
     retries: u64,
+    stalls: u64,
 }
 
 impl Engine {
@@ -183,6 +190,7 @@ impl Engine {
             said: None,
             failure_said: None,
             notes: Vec::new(),
+            steering: Steering::new(),
             config,
         }
     }
@@ -225,6 +233,7 @@ impl Engine {
         }
         due(self.lanes.next_deadline(), now).then(|| self.lanes.handle_timeout(now));
         self.expire_waiting(now);
+        self.watch_progress(now);
         self.expire_close(now);
         self.pump(now);
     }
@@ -256,6 +265,10 @@ impl Engine {
         next = earliest(next, self.lanes.next_deadline());
         next = earliest(next, self.drains.iter().map(Drain::next_deadline).min());
         next = earliest(next, Some(self.resume_at).filter(|at| *at != Now::NEVER));
+        next = earliest(
+            next,
+            Some(self.steering.stall_at).filter(|at| *at != Now::NEVER),
+        );
         next = earliest(next, Some(self.over_at).filter(|at| *at != Now::NEVER));
         earliest(next, self.waiting.iter().map(|w| w.deadline).min())
     }

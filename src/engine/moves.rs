@@ -271,10 +271,10 @@ impl Engine {
     pub(super) fn pump_links(&mut self, now: Now) -> bool {
         self.links.pump(now, &self.cluster, &mut self.actions);
         let mut moved = self.pump_logins(now);
-        if matches!(self.phase, Phase::Finished) {
-            return moved;
-        }
-        while let Some((peer, news)) = self.links.poll_news() {
+        // A login may have ended the subscription; what was asked for is answered all the same, or
+        // the room that was kept for it would stay taken.
+        let is_over = matches!(self.phase, Phase::Finished);
+        while let Some((peer, news)) = self.links.poll_news().filter(|_| !is_over) {
             moved = true;
             match news {
                 News::Up => self.cluster.link_up(now, peer),
@@ -511,6 +511,7 @@ impl Engine {
         let born_after_us = self.is_new(&partition);
         self.fetch
             .add(now, lease, partition, id, start, born_after_us);
+        self.pause_lease(lease);
         self.tell_leader(now, lease);
         if let Start::At { offset, .. } = start {
             self.started(now, lease, offset);
@@ -565,7 +566,7 @@ impl Engine {
             .filter(|(_, t)| &*t.partition.topic == topic)
             .map(|(id, t)| {
                 let position = t.tracker.as_ref().map(Tracker::position);
-                (id, t.partition.clone(), position, t.draining)
+                (id, t.partition.clone(), position, self.goes_away(id))
             })
             .collect();
         for (lease, partition, position, draining) in held {
@@ -588,7 +589,7 @@ impl Engine {
     }
 
     /// A new lease on a partition that stays ours, at a place that the group need not be asked for.
-    fn regrant(&mut self, now: Now, partition: TopicPartition, id: TopicId) -> LeaseId {
+    pub(super) fn regrant(&mut self, now: Now, partition: TopicPartition, id: TopicId) -> LeaseId {
         let lease = self.leases.grant(partition.clone(), id);
         if let Some(commit) = &mut self.commit {
             commit.begin(now, lease, partition, id);

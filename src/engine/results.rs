@@ -166,7 +166,7 @@ impl Engine {
         });
     }
 
-    fn address(&self, lease: LeaseId, ordinal: u64) -> Option<(TopicPartition, i64)> {
+    pub(super) fn address(&self, lease: LeaseId, ordinal: u64) -> Option<(TopicPartition, i64)> {
         let tenure = self.leases.get(lease)?;
         let offset = tenure.tracker.as_ref()?.offset_of(ordinal)?;
         Some((tenure.partition.clone(), offset))

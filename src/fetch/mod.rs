@@ -152,6 +152,7 @@ impl Fetch {
         };
         match start {
             Start::At { offset, epoch } if offset >= 0 => p.place(offset, epoch),
+            Start::By(rule) => p.state = State::Lookup(Lookup::Start(rule)),
             _ if policy == StartOffset::Fail => {
                 let error = Error::misuse(
                     "the group has no valid commit and the start policy is Fail: commit an \

@@ -121,6 +121,8 @@ pub enum Start {
         /// The leader epoch of the record before it; -1 where that is not known.
         epoch: i32,
     },
+    /// Where this rule says, whatever was committed: a seek.
+    By(StartOffset),
     /// Where [`FetchConfig::start`] says: the group's coordinator has said, with authority, that
     /// there is no commit. A time-out is no such answer.
     Policy,

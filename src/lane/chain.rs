@@ -158,6 +158,11 @@ impl<T> Nodes<T> {
         }
     }
 
+    /// Everything that is queued anywhere, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| slot.value.as_ref())
+    }
+
     fn take(&mut self, value: T, next: u32) -> u32 {
         self.used += 1;
         let slot = Slot {

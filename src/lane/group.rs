@@ -21,11 +21,15 @@ pub enum LeaseState {
     Lost,
 }
 
+/// The bit of a lease at rest.
+const REST: u8 = 4;
+
 /// The right to work on one partition (or whatever a source hands out), shared by all its records.
 /// Handlers can see through it that their work is no longer wanted.
 #[derive(Debug)]
 pub struct Lease {
     id: LeaseId,
+    /// A [`LeaseState`], and [`REST`] on top of it while the lease rests.
     state: AtomicU8,
     /// Records dealt to executors whose result is not known. Only the engine's side changes it.
     out: AtomicU64,
@@ -51,22 +55,46 @@ impl Lease {
     /// What the lease is worth now.
     #[must_use]
     pub fn state(&self) -> LeaseState {
-        match self.state.load(Ordering::Acquire) {
+        match self.state.load(Ordering::Acquire) & !REST {
             0 => LeaseState::Granted,
             1 => LeaseState::Draining,
             _ => LeaseState::Lost,
         }
     }
 
-    /// Whether records of it may start.
+    /// Whether it still stands: records of it may start, unless it [`rests`](Self::rests).
     #[must_use]
     pub fn is_granted(&self) -> bool {
         self.state() == LeaseState::Granted
     }
 
+    /// Whether it is paused: no record of it starts for now.
+    #[must_use]
+    pub fn rests(&self) -> bool {
+        self.state.load(Ordering::Acquire) & REST != 0
+    }
+
+    /// Whether a record of it may start now. One look, for the hot path.
+    pub(super) fn may_start(&self) -> bool {
+        self.state.load(Ordering::Acquire) == LeaseState::Granted as u8
+    }
+
+    /// Lets it rest or go on. Says whether that is a change.
+    pub(super) fn rest(&self, on: bool) -> bool {
+        let before = match on {
+            true => self.state.fetch_or(REST, Ordering::AcqRel),
+            false => self.state.fetch_and(!REST, Ordering::AcqRel),
+        };
+        (before & REST != 0) != on
+    }
+
     /// Lowers the state. It never rises again.
     pub(super) fn lower(&self, to: LeaseState) {
-        self.state.fetch_max(to as u8, Ordering::AcqRel);
+        let lowered = |old: u8| Some((old & REST) | (old & !REST).max(to as u8));
+        // It never says no.
+        let _ = self
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, lowered);
     }
 
     pub(super) fn out(&self) -> u64 {

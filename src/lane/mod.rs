@@ -41,12 +41,14 @@ mod slots;
 #[cfg(test)]
 mod tests;
 mod wake;
+mod watch;
 
 pub use call::NowFn;
 pub use group::{Group, Late, Lease, LeaseState, PARCEL_RECORDS_MAX, Parcel, RunResult};
 pub use hash::{KeyHash, Keys, LaneHasher};
 pub use lanes::{
-    DeadLetter, DeadLetterId, Lanes, LanesConfig, LoadSnapshot, Mode, Note, Recalled, Sink,
+    DeadLetter, DeadLetterId, LaneView, Lanes, LanesConfig, LoadSnapshot, Mode, Note, Recalled,
+    Sink, Waits,
 };
 pub use outcome::{
     Handler, HandlerError, IntoOutcome, IntoOutcomes, Outcome, Outcomes, Panicked, Taken,
@@ -55,6 +57,7 @@ pub use outcome::{
 pub use permits::Permits;
 pub use retry::{Attempt, Exhausted, Retry, RetryFn, Tried, Why};
 pub use runner::{Recall, Runner, RunnerConfig, Running};
+pub use watch::{WATCHED_MAX, Watch};
 
 /// A lane's number. It means nothing outside the subscription, nor in another life of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,23 +1,27 @@
 //! "At most n at once", over any number of executors.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
 /// The cap on records that run at once, shared by the Runners of a subscription.
 ///
 /// A Runner holds a permit while it starts records and one for each that is pending; records that
-/// are ready at once never touch it. Who waits is served in turn, so that no executor takes all.
+/// are ready at once never touch it. While nobody waits a permit is one atomic step; who waits is
+/// served in turn, so that no executor takes all.
 #[derive(Debug)]
 pub struct Permits {
+    /// The cap above, what is taken below, 32 bits each. Taken: held by Runners, or granted to a
+    /// seat that has not fetched it yet.
+    state: AtomicU64,
+    /// How long the queue is.
+    waiting: AtomicU32,
     inner: Mutex<Inner>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inner {
-    limit: u32,
-    /// Held by Runners, or granted to a seat that has not fetched it yet.
-    taken: u32,
     seats: Vec<Place>,
     /// Seats that wait, each at most once.
     queue: VecDeque<u32>,
@@ -35,46 +39,87 @@ impl Permits {
     #[must_use]
     pub fn new(limit: u32) -> Arc<Self> {
         Arc::new(Permits {
-            inner: Mutex::new(Inner {
-                limit,
-                taken: 0,
-                seats: Vec::new(),
-                queue: VecDeque::new(),
-            }),
+            state: AtomicU64::new(u64::from(limit) << 32),
+            waiting: AtomicU32::new(0),
+            inner: Mutex::default(),
         })
     }
 
     /// Changes the cap. Records that run already are not stopped.
     pub fn set_limit(&self, limit: u32) {
-        self.change(|inner| inner.limit = limit);
+        let with = |state: u64| Some((u64::from(limit) << 32) | (state & TAKEN));
+        // It never says no.
+        let _ = self
+            .state
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, with);
+        let woken = self.hand_out(&mut self.lock());
+        woken.wake();
+    }
+
+    /// The cap.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        (self.state.load(Ordering::Relaxed) >> 32) as u32
     }
 
     /// How many are taken now.
     #[must_use]
     pub fn taken(&self) -> u32 {
-        self.lock().taken
+        (self.state.load(Ordering::Relaxed) & TAKEN) as u32
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes something, hands out what has become free, and wakes who got it.
-    fn change(&self, with: impl FnOnce(&mut Inner)) {
-        let mut inner = self.lock();
-        with(&mut inner);
+    fn try_take(&self) -> bool {
+        let one_more = |state: u64| (state & TAKEN < state >> 32).then(|| state + 1);
+        self.state
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more)
+            .is_ok()
+    }
+
+    /// Step 1: a seat finds none free. Step 2: another gives one back, and sees nobody waiting.
+    /// Step 3: the seat stands in the queue, for ever. So the seat looks again after it stands
+    /// there, and who gives back looks at the queue after giving back: one of them sees the other.
+    fn give_back(&self) {
+        self.state.fetch_sub(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            let woken = self.hand_out(&mut self.lock());
+            woken.wake();
+        }
+    }
+
+    /// Hands out what is free to those that wait.
+    fn hand_out(&self, inner: &mut Inner) -> Woken {
         let mut woken = Vec::new();
-        while inner.taken < inner.limit {
+        while !inner.queue.is_empty() && self.try_take() {
             let Some(seat) = inner.queue.pop_front() else {
                 break;
             };
-            inner.taken += 1;
             let place = &mut inner.seats[seat as usize];
             (place.waiting, place.granted) = (false, true);
             woken.extend(place.waker.take());
         }
-        drop(inner);
-        woken.into_iter().for_each(Waker::wake);
+        self.note_waiting(inner);
+        Woken(woken)
+    }
+
+    fn note_waiting(&self, inner: &Inner) {
+        let waiting = u32::try_from(inner.queue.len()).unwrap_or(u32::MAX);
+        self.waiting.store(waiting, Ordering::SeqCst);
+    }
+}
+
+const TAKEN: u64 = u32::MAX as u64;
+
+/// Wakers are foreign code: they are called when no lock is held any more.
+#[must_use]
+struct Woken(Vec<Waker>);
+
+impl Woken {
+    fn wake(self) {
+        self.0.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -102,29 +147,32 @@ impl Seat {
 
     /// A permit, or a wake when there is one for this seat.
     pub(super) fn acquire(&mut self, waker: &Waker) -> bool {
-        let mut inner = self.permits.lock();
-        let nobody_waits = inner.queue.is_empty();
-        let free = inner.taken < inner.limit;
-        let place = &mut inner.seats[self.number as usize];
-        if std::mem::take(&mut place.granted) {
-            self.asked = false;
+        let permits = &self.permits;
+        if !self.asked && permits.waiting.load(Ordering::SeqCst) == 0 && permits.try_take() {
             return true;
         }
-        if free && nobody_waits {
-            inner.taken += 1;
+        let mut inner = permits.lock();
+        let nobody_waits = inner.queue.is_empty();
+        let place = &mut inner.seats[self.number as usize];
+        if std::mem::take(&mut place.granted) || (nobody_waits && permits.try_take()) {
             self.asked = false;
             return true;
         }
         place.waker = Some(waker.clone());
         if !std::mem::replace(&mut place.waiting, true) {
             inner.queue.push_back(self.number);
+            permits.note_waiting(&inner);
         }
-        self.asked = true;
-        false
+        let woken = permits.hand_out(&mut inner);
+        let granted = std::mem::take(&mut inner.seats[self.number as usize].granted);
+        drop(inner);
+        woken.wake();
+        self.asked = !granted;
+        granted
     }
 
     pub(super) fn release(&self) {
-        self.permits.change(|inner| inner.taken -= 1);
+        self.permits.give_back();
     }
 
     /// No longer waits: what was granted meanwhile goes to the next.
@@ -132,16 +180,18 @@ impl Seat {
         if !std::mem::take(&mut self.asked) {
             return;
         }
-        let number = self.number;
-        self.permits.change(|inner| {
-            inner.queue.retain(|seat| *seat != number);
-            let place = &mut inner.seats[number as usize];
-            place.waiting = false;
-            place.waker = None;
-            if std::mem::take(&mut place.granted) {
-                inner.taken -= 1;
-            }
-        });
+        let mut inner = self.permits.lock();
+        inner.queue.retain(|seat| *seat != self.number);
+        self.permits.note_waiting(&inner);
+        let place = &mut inner.seats[self.number as usize];
+        place.waiting = false;
+        let waker = place.waker.take();
+        let granted = std::mem::take(&mut place.granted);
+        drop(inner);
+        drop(waker);
+        if granted {
+            self.permits.give_back();
+        }
     }
 }
 

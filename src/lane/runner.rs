@@ -13,6 +13,7 @@ use super::group::{Cut, Group, Late, Parcel, RunResult, Stretch};
 use super::outcome::{Handler, Outcome, Outcomes, TakenRecord};
 use super::permits::{Permits, Seat};
 use super::slots::{End, Slots, Started};
+use super::watch::{Watch, attempt_of};
 use super::{Done, LaneId};
 use crate::ids::LeaseId;
 use crate::time::Now;
@@ -41,6 +42,8 @@ pub struct RunnerConfig {
     /// call cannot be ended early, so a late result is only told by the clock. It counts for
     /// nothing; the call counts as failed.
     pub clock: Option<NowFn>,
+    /// Where every Runner shows what it runs.
+    pub watch: Arc<Watch>,
 }
 
 /// A handler call that has not ended.
@@ -52,6 +55,8 @@ pub struct Running {
     pub ordinal: u64,
     /// Its lane.
     pub lane: LaneId,
+    /// Which run of the record it is, from 1.
+    pub attempt: u32,
     /// When it began.
     pub since: Now,
 }
@@ -103,6 +108,8 @@ enum Gate {
     Go,
     Behind,
     NotRun,
+    /// Its lease rests: it comes back, and nothing of its lane passes it.
+    Rests,
     Stop(Stop),
 }
 
@@ -126,7 +133,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
             clock: config.clock.clone().filter(|_| config.timeout.is_some()),
             may_pend: false,
             groups: VecDeque::new(),
-            slots: Slots::new(),
+            slots: Slots::new(config.watch.board()),
             lanes: HashMap::default(),
             waits: Nodes::new(),
             runnable: VecDeque::new(),
@@ -196,6 +203,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
             let stop = self.start(cx, now, may_start, &mut walked);
             spent = stop == Some(Stop::Budget);
             self.put_permit_back(stop != Some(Stop::Cap));
+            self.slots.board().rests();
             if stop.is_none() && walked.is_none() && self.lates.is_empty() {
                 debug_assert!(self.groups.is_empty() && self.runnable.is_empty());
             }
@@ -304,20 +312,21 @@ impl<L, H: Handler<L>> Runner<L, H> {
             let Some(lane) = self.runnable.pop_front() else {
                 break;
             };
-            self.hold_waiting(lane);
-            if self.held.is_empty() {
-                self.lanes.remove(&lane);
-            } else {
-                self.run_held(now);
+            let rests = self.hold_waiting(lane);
+            match (self.held.is_empty(), rests) {
+                (true, true) => self.seal(lane),
+                (true, false) => drop(self.lanes.remove(&lane)),
+                (false, _) => self.run_held(now),
             }
         }
         None
     }
 
-    /// Moves a call's worth of a lane's waiting records into `held`.
-    fn hold_waiting(&mut self, lane: u32) {
+    /// Moves a call's worth of a lane's waiting records into `held`. Whether the next one is of a
+    /// lease at rest; then, with none held, the first has been given back to seal the lane.
+    fn hold_waiting(&mut self, lane: u32) -> bool {
         let Some(Blocked::Busy(chain)) = self.lanes.get_mut(&lane) else {
-            return;
+            return false;
         };
         let mut room = self.batch_max;
         while room > 0 {
@@ -325,6 +334,14 @@ impl<L, H: Handler<L>> Runner<L, H> {
                 break;
             };
             let granted = front.parcel.lease.is_granted();
+            if granted && front.parcel.lease.rests() {
+                if self.held.is_empty()
+                    && let Some(first) = self.waits.pop(chain)
+                {
+                    push_late(&mut self.lates, first, RunResult::NotRun, true);
+                }
+                return true;
+            }
             let taken = match granted && front.len > room {
                 true => Some(front.split(room)),
                 false => self.waits.pop(chain),
@@ -339,6 +356,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
                 push_late(&mut self.lates, taken, RunResult::NotRun, false);
             }
         }
+        false
     }
 
     fn walk_next(
@@ -435,6 +453,15 @@ impl<L, H: Handler<L>> Runner<L, H> {
                     group.pass(false);
                     push_late(&mut self.lates, stretch, RunResult::NotRun, false);
                 }
+                Gate::Rests => {
+                    let stretch = seg.stretch(lane, index);
+                    group.pass(false);
+                    let seals = lane != LaneId::NONE;
+                    push_late(&mut self.lates, stretch, RunResult::NotRun, seals);
+                    if seals {
+                        self.seal(lane.0);
+                    }
+                }
             }
         }
         None
@@ -451,6 +478,23 @@ impl<L, H: Handler<L>> Runner<L, H> {
     ) -> Option<Stop> {
         let seg = group.segs.get_mut(group.seg)?;
         let (tried, parcel) = (&seg.tried, &seg.parcel);
+        if let Some((lane, index)) = match &seg.cut {
+            Cut::Items { end } if group.item < *end => {
+                let item = group.items[group.item];
+                Some((item.lane, item.index()))
+            }
+            Cut::Range { lane, first, .. } => Some((*lane, first + group.step)),
+            Cut::Items { .. } => None,
+        } {
+            // Once for the segment: a handler that blocks in it is seen at its first record.
+            self.slots.board().calls(&Running {
+                lease: parcel.lease.id(),
+                ordinal: parcel.first_ordinal + u64::from(index),
+                lane,
+                attempt: attempt_of(tried.as_deref()),
+                since: now,
+            });
+        }
         loop {
             let (lane, index) = match &seg.cut {
                 Cut::Items { end } if group.item < *end => {
@@ -465,7 +509,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
                 } if group.step < *len && *acked == group.step => (*lane, first + group.step),
                 _ => return None,
             };
-            if !self.lanes.is_empty() || !parcel.lease.is_granted() {
+            if !self.lanes.is_empty() || !parcel.lease.may_start() {
                 return None;
             }
             if let Some(stop) = self.stop(cx, may_start) {
@@ -526,6 +570,9 @@ impl<L, H: Handler<L>> Runner<L, H> {
                 None => {}
             }
         }
+        if parcel.lease.rests() {
+            return Gate::Rests;
+        }
         match self.stop(cx, may_start) {
             Some(stop) => Gate::Stop(stop),
             None => Gate::Go,
@@ -572,7 +619,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
             // Another lane's records join only where one call runs at a time; a lane that is
             // sealed, or that the segment would open, is left to the walk.
             let joins = next == lane || (self.in_turn && !self.lanes.contains_key(&next.0));
-            if !joins || !seg.parcel.lease.is_granted() || seg.opens != LaneId::NONE {
+            if !joins || !seg.parcel.lease.may_start() || seg.opens != LaneId::NONE {
                 break;
             }
             let joined = seg.tried.is_none()
@@ -590,6 +637,15 @@ impl<L, H: Handler<L>> Runner<L, H> {
 
     /// Calls the handler with what is held.
     fn run_held(&mut self, now: Now) {
+        if let Some(first) = self.held.first() {
+            self.slots.board().calls(&Running {
+                lease: first.parcel.lease.id(),
+                ordinal: first.ordinal(),
+                lane: first.lane,
+                attempt: attempt_of(first.tried.as_deref()),
+                since: now,
+            });
+        }
         let limit = (self.timeout, self.clock.as_ref());
         let Some(started) = start_held(&mut self.slots, &self.handler, limit, &self.held) else {
             return;

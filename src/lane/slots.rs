@@ -14,6 +14,7 @@ use super::outcome::{
 };
 use super::runner::Running;
 use super::wake::{SlotWake, WakeList};
+use super::watch::{Board, attempt_of};
 use crate::ids::LeaseId;
 use crate::time::Now;
 
@@ -76,6 +77,7 @@ pub(super) struct Slots<L, F> {
     oldest: u32,
     newest: u32,
     wakes: Arc<WakeList>,
+    board: Arc<Board>,
 }
 
 const NIL: u32 = u32::MAX;
@@ -98,7 +100,7 @@ struct Slot<L, F> {
 const BOXES_KEPT: usize = 64;
 
 impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(board: Arc<Board>) -> Self {
         let mut slots = Slots {
             slots: Vec::new(),
             hot: 0,
@@ -107,6 +109,7 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
             oldest: NIL,
             newest: NIL,
             wakes: Arc::new(WakeList::default()),
+            board,
         };
         slots.hot = slots.add();
         slots
@@ -114,6 +117,11 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
 
     pub(super) fn wakes(&self) -> &WakeList {
         &self.wakes
+    }
+
+    /// Where others see what runs.
+    pub(super) fn board(&self) -> &Board {
+        &self.board
     }
 
     pub(super) fn pending(&self) -> usize {
@@ -149,6 +157,9 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
         std::mem::swap(&mut slot.held, held);
         slot.busy = true;
         slot.since = now;
+        if let Some(first) = slot.held.first() {
+            self.board.keeps(self.hot, first, now);
+        }
         (slot.before, slot.after) = (self.newest, NIL);
         match self.newest {
             NIL => self.oldest = self.hot,
@@ -227,6 +238,7 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
             NIL => self.newest = before,
             after => self.slots[after as usize].before = before,
         }
+        self.board.frees(index);
         self.pending -= 1;
         let slot = &mut self.slots[index as usize];
         if self.free.len() >= BOXES_KEPT {
@@ -259,6 +271,7 @@ impl<L, F: Future<Output: IntoOutcomes>> Slots<L, F> {
             lease: first.parcel.lease.id(),
             ordinal: first.ordinal(),
             lane: first.lane,
+            attempt: attempt_of(first.tried.as_deref()),
             since: oldest.since,
         })
     }

@@ -1,6 +1,7 @@
 //! Drives one engine: hands it what happens, does what it says.
 
 use super::connector::Way;
+use super::events::EventHub;
 use super::executor::ToExecutor;
 use super::link::{self, Dial};
 use super::{Clock, ExecutorTx, ProviderTask};
@@ -57,6 +58,7 @@ pub(crate) struct Driver {
     way: Way,
     executors: Vec<ExecutorTx>,
     on_event: Option<EventSink>,
+    hub: Arc<EventHub>,
     links: HashMap<LinkId, LinkTask>,
     link_tx: mpsc::Sender<LinkInput>,
     link_rx: mpsc::Receiver<LinkInput>,
@@ -99,7 +101,7 @@ impl Driver {
         executors: Vec<ExecutorTx>,
         done_rx: mpsc::UnboundedReceiver<Done>,
         asks: mpsc::Receiver<Ask>,
-        on_event: Option<EventSink>,
+        (on_event, hub): (Option<EventSink>, Arc<EventHub>),
     ) -> Self {
         let (link_tx, link_rx) = mpsc::channel(LINK_INPUTS_MAX);
         Driver {
@@ -108,6 +110,7 @@ impl Driver {
             way,
             executors,
             on_event,
+            hub,
             links: HashMap::new(),
             link_tx,
             link_rx,
@@ -307,6 +310,7 @@ impl Driver {
 
     fn tell(&self, event: &Event) {
         log(event);
+        self.hub.tell(event);
         if let Some(sink) = &self.on_event {
             // It runs on the thread that keeps every subscription's session; its panic must not
             // take them down.
@@ -333,6 +337,20 @@ fn log(event: &Event) {
         Event::Lost { partition: p } => {
             tracing::warn!(topic = %p.topic, partition = p.partition, "partition lost");
         }
+        Event::Sought { partition: p, from } => {
+            tracing::info!(topic = %p.topic, partition = p.partition, from, "sought elsewhere");
+        }
+        Event::Stalled {
+            partition: p,
+            offset,
+            lane,
+            attempt,
+            running_for,
+            records,
+        } => tracing::warn!(
+            topic = %p.topic, partition = p.partition, offset, lane, attempt, records,
+            "a record has run for {running_for:?}"
+        ),
         Event::Stopped { error: e } => tracing::error!(
             topic = e.topic(),
             partition = e.partition(),
@@ -385,5 +403,49 @@ fn log(event: &Event) {
             e.message()
         ),
         Event::Notice { text } => tracing::debug!("{text}"),
+    }
+}
+
+/// Runs a future to its end. Its panic, which is a mistake of ours, becomes the error that the
+/// subscription ends with, in its own words.
+pub(crate) struct CatchPanic<F>(pub Pin<Box<F>>);
+
+impl<F: Future<Output = Result<(), Error>>> Future for CatchPanic<F> {
+    type Output = Result<(), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let polled = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
+        polled.unwrap_or_else(|panic| {
+            let words = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+                (Some(words), _) => (*words).to_owned(),
+                (None, Some(words)) => words.clone(),
+                (None, None) => "a panic without words".to_owned(),
+            };
+            let error = Error::bug(format!(
+                "the subscription's driver panicked: {words}; please report it"
+            ));
+            tracing::error!("{error}");
+            Poll::Ready(Err(error))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// E28: the words of a panic in our own code are what the subscription ends with.
+    #[tokio::test]
+    async fn a_panic_in_the_driver_ends_the_subscription_in_its_words() {
+        let bad = async { panic!("index {} is out of range", 7) };
+        let error = CatchPanic(Box::pin(bad)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Bug);
+        assert!(
+            error.to_string().contains("index 7 is out of range"),
+            "{error}"
+        );
+        let good = async { Ok(()) };
+        CatchPanic(Box::pin(good)).await.unwrap();
     }
 }

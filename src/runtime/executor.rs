@@ -8,9 +8,10 @@ use crate::record::Delivery;
 use crate::time::Now;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
@@ -20,12 +21,14 @@ use tokio::time::Sleep;
 pub(crate) enum ToExecutor {
     Run(Group),
     Recall(LeaseId, Recall),
+    /// Something that it waited for has come.
+    Woken,
 }
 
 /// The way to an executor.
 pub(crate) enum ExecutorTx {
     Task(mpsc::UnboundedSender<ToExecutor>),
-    Thread(std::sync::mpsc::Sender<ToExecutor>),
+    Thread(Arc<Sender<ToExecutor>>),
 }
 
 impl ExecutorTx {
@@ -79,6 +82,7 @@ where
             match rx.poll_recv(cx) {
                 Poll::Ready(Some(ToExecutor::Run(group))) => runner.give(group),
                 Poll::Ready(Some(ToExecutor::Recall(lease, what))) => runner.recall(lease, what),
+                Poll::Ready(Some(ToExecutor::Woken)) => {}
                 Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Pending => break,
             }
@@ -119,6 +123,19 @@ where
     ExecutorTx::Task(tx)
 }
 
+/// Wakes a thread that waits for a permit. It does not keep the thread alive: that is the
+/// driver's sender alone.
+struct ThreadWake(Weak<Sender<ToExecutor>>);
+
+impl Wake for ThreadWake {
+    fn wake(self: Arc<Self>) {
+        if let Some(thread) = self.0.upgrade() {
+            // A thread that has ended waits for nothing.
+            let _ = thread.send(ToExecutor::Woken);
+        }
+    }
+}
+
 /// A thread for handlers that block.
 pub(crate) fn spawn_blocking_executor<H>(
     id: ExecutorId,
@@ -132,22 +149,26 @@ where
     H::Run: 'static,
 {
     let (tx, rx) = std::sync::mpsc::channel();
+    let tx = Arc::new(tx);
+    let waker = Waker::from(Arc::new(ThreadWake(Arc::downgrade(&tx))));
     std::thread::Builder::new()
         .name(format!("laneway-worker-{}", id.0))
         .spawn(move || {
             let mut runner = Runner::new(handler, &config);
-            let mut cx = Context::from_waker(Waker::noop());
+            let mut cx = Context::from_waker(&waker);
             while let Ok(message) = rx.recv() {
                 match message {
                     ToExecutor::Run(group) => runner.give(group),
                     ToExecutor::Recall(lease, what) => runner.recall(lease, what),
+                    ToExecutor::Woken => {}
                 }
-                // Handlers here are done when they return, so the runner never waits for a wake.
+                // Handlers here are done when they return: the runner waits for permits alone.
                 while !runner.is_idle() {
                     while let Ok(message) = rx.try_recv() {
                         match message {
                             ToExecutor::Run(group) => runner.give(group),
                             ToExecutor::Recall(lease, what) => runner.recall(lease, what),
+                            ToExecutor::Woken => {}
                         }
                     }
                     let now = gate.clock.now();

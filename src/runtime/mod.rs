@@ -7,6 +7,7 @@
 
 mod connector;
 mod driver;
+mod events;
 mod executor;
 mod io;
 mod link;
@@ -17,7 +18,9 @@ pub(crate) mod tls;
 
 pub use connector::Connector;
 pub(crate) use connector::Way;
-pub(crate) use driver::{ASKS_MAX, Ask, Driver, EventSink, Inbox};
+pub(crate) use driver::{ASKS_MAX, Ask, CatchPanic, Driver, EventSink, Inbox};
+pub(crate) use events::EventHub;
+pub use events::{EVENTS_MAX, Events};
 pub(crate) use executor::{ExecutorTx, Gate, spawn_blocking_executor, spawn_executor};
 pub(crate) use io::IoThread;
 pub(crate) use provider::{Provide, ProviderTask};

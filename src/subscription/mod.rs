@@ -11,7 +11,7 @@ mod secure;
 
 pub use interest::{Interest, Partitions, Topics};
 pub use kafka::Kafka;
-pub use running::Running;
+pub use running::{Lag, Running};
 pub use sasl::{CredentialProvider, Sasl};
 
 use crate::engine::{CommitMode, Config, Engine, Event, LaneKey};
@@ -23,8 +23,8 @@ use crate::ids::ExecutorId;
 use crate::lane::{Handler, IntoOutcome, IntoOutcomes, Mode, Retry, RunnerConfig};
 use crate::record::{Delivery, Record};
 use crate::runtime::{
-    Clock, Driver, EventSink, ExecutorTx, Gate, IoThread, ProviderTask, spawn_blocking_executor,
-    spawn_executor,
+    CatchPanic, Clock, Driver, EventHub, EventSink, ExecutorTx, Gate, IoThread, ProviderTask,
+    spawn_blocking_executor, spawn_executor,
 };
 use crate::wire::message::Isolation;
 use std::future::Future;
@@ -353,6 +353,34 @@ impl Subscription {
         self
     }
 
+    /// How long a record may run before an [`Event::Stalled`] says so: 5 minutes by default, `None`
+    /// never. Nothing else comes of it: the session lives however long a handler runs, since
+    /// heartbeats do not wait for it.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// use std::time::Duration;
+    /// let subscription = subscription.stall_after(Duration::from_secs(60));
+    /// ```
+    pub fn stall_after(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.config.stall_after = limit.into();
+        if self.config.stall_after.is_some_and(|d| d.is_zero()) {
+            self.problem = Some(Error::misuse(
+                "stall_after(0) would call every record stalled: give the time that none should take",
+            ));
+        }
+        self
+    }
+
+    /// A record that runs for longer than [`Subscription::stall_after`] ends the subscription with
+    /// an error, so that whoever supervises the program may start it anew. Its record stays
+    /// unsettled.
+    pub fn stop_when_stalled(mut self) -> Self {
+        self.config.stall_stops = true;
+        self
+    }
+
     /// Hands the handler up to `max` records at once: the next one and whatever has already
     /// arrived behind it. Without lanes that is what has been read, whichever partition it came
     /// from; with lanes it is one lane's records.
@@ -602,6 +630,7 @@ impl Subscription {
         }
         drop(done_tx);
         let (asks_tx, asks_rx) = mpsc::channel(crate::runtime::ASKS_MAX);
+        let events = Arc::new(EventHub::default());
         let driver = Driver::new(
             engine,
             clock,
@@ -609,7 +638,7 @@ impl Subscription {
             executors,
             done_rx,
             asks_rx,
-            self.on_event,
+            (self.on_event, events.clone()),
         )
         .with_provider(provider);
         let (result_tx, result) = oneshot::channel();
@@ -620,15 +649,19 @@ impl Subscription {
         let group = self.config.group().map(ToString::to_string);
         let client = self.config.client_id.to_string();
         let span = tracing::info_span!("subscription", group, client);
+        let hub = events.clone();
         let life = async move {
+            let ended = CatchPanic(Box::pin(driver.run())).await;
+            hub.end();
             // Nobody may be waiting for the end; then it ends all the same.
-            let _ = result_tx.send(driver.run().await);
+            let _ = result_tx.send(ended);
             drop(thread);
         };
         io.handle().spawn(life.instrument(span));
         Ok(Running {
             asks: asks_tx,
             result,
+            events,
             _io: io,
         })
     }

@@ -1,10 +1,11 @@
 //! The handle of a running subscription.
 
-use crate::engine::{Command, Snapshot};
+use crate::engine::{Command, InFlight, Scope, SeekTo, Snapshot};
 use crate::error::Error;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::runtime::{Ask, Inbox, IoThread};
+use crate::runtime::{Ask, EventHub, Events, Inbox, IoThread};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -36,7 +37,7 @@ use tokio::sync::oneshot;
 /// println!("{} bytes of {} are held", snapshot.budget_used, snapshot.budget_max);
 /// let partition = &snapshot.partitions[0];
 /// println!("{} stands at {}, lag {:?}", partition.partition.partition, partition.watermark, partition.lag());
-/// println!("{} records behind the logs' ends", running.lag().await?);
+/// println!("{} records behind the logs' ends", running.lag().await?.records);
 ///
 /// running.drain().await?; // what was dealt runs to its end; then commit, leave the group
 /// assert_eq!(server.cluster().committed("billing", "payments", 0).map(|c| c.offset), Some(10));
@@ -47,11 +48,71 @@ use tokio::sync::oneshot;
 pub struct Running {
     pub(super) asks: Inbox,
     pub(super) result: oneshot::Receiver<Result<(), Error>>,
+    pub(super) events: Arc<EventHub>,
     pub(super) _io: Arc<IoThread>,
+}
+
+/// How far behind a subscription is: what [`Running::lag`] gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lag {
+    /// Records between the watermarks and the logs' ends (Kafka's high watermark).
+    pub records: i64,
+    /// Records between the watermarks and the last stable offsets: open transactions beyond are
+    /// not counted.
+    pub stable: i64,
+    /// Partitions whose end no broker has named yet; they count for nothing above.
+    pub unknown: usize,
+}
+
+impl fmt::Display for Lag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} records", self.records)
+    }
 }
 
 impl Running {
     /// How it stands now.
+    ///
+    /// An operator's question at night, "what holds this partition's commit back?", has its answer
+    /// in [`PartitionSnapshot::holdup`](crate::PartitionSnapshot::holdup):
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "broker"))] fn main() {}
+    /// # #[cfg(feature = "broker")] #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| ("k", [n]))).await?;
+    /// # let brokers = server.bootstrap();
+    /// use laneway::{HoldupState, Kafka, Record, Topics};
+    ///
+    /// let (begun, mut stuck) = tokio::sync::mpsc::unbounded_channel();
+    /// let running = Kafka::new(brokers)
+    ///     .subscribe(Topics::named(["payments"]).group("billing"))
+    ///     .workers(4)
+    ///     .start(move |record: Record| {
+    ///         let begun = begun.clone();
+    ///         async move {
+    ///             if record.offset() == 3 {
+    ///                 begun.send(()).unwrap();
+    ///                 std::future::pending::<()>().await;
+    ///             }
+    ///         }
+    ///     })?;
+    /// stuck.recv().await;
+    ///
+    /// let holdup = loop {
+    ///     let snapshot = running.snapshot().await?;
+    ///     match &snapshot.partitions[0].holdup {
+    ///         Some(holdup) if holdup.offset == 3 => break holdup.clone(),
+    ///         _ => tokio::task::yield_now().await,
+    ///     }
+    /// };
+    /// println!("record {} holds it back for {:?}", holdup.offset, holdup.holds_for);
+    /// assert!(matches!(holdup.what, HoldupState::Running(_)), "{holdup:?}");
+    /// assert_eq!(holdup.attempts, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When the subscription is over; [`Running::join`] says why.
@@ -65,19 +126,170 @@ impl Running {
     ///
     /// # Errors
     /// As [`Running::snapshot`].
-    pub async fn lag(&self) -> Result<i64, Error> {
+    pub async fn lag(&self) -> Result<Lag, Error> {
         let snapshot = self.snapshot().await?;
-        Ok(snapshot.partitions.iter().filter_map(|p| p.lag()).sum())
+        let partitions = snapshot.partitions.iter();
+        Ok(Lag {
+            records: partitions.clone().filter_map(|p| p.lag()).sum(),
+            stable: partitions.clone().filter_map(|p| p.lag_stable()).sum(),
+            unknown: partitions.filter(|p| p.lag().is_none()).count(),
+        })
     }
 
-    /// Commits what has settled; returns once the broker has acknowledged it.
+    /// Everything worth telling from now on, as a stream. Each call makes one of its own; see
+    /// [`Events`] for what happens where it is not read.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "broker"))] fn main() {}
+    /// # #[cfg(feature = "broker")] #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| ("k", [n]))).await?;
+    /// # let brokers = server.bootstrap();
+    /// use laneway::{Event, Kafka, Topics};
+    ///
+    /// let running = Kafka::new(brokers)
+    ///     .subscribe(Topics::named(["payments"]).group("billing"))
+    ///     .start(|_record| async {})?;
+    /// let mut events = running.events();
+    /// while let Some(event) = events.next().await {
+    ///     match event {
+    ///         Event::Granted { partition, offset } => {
+    ///             println!("{partition} is ours from {offset} on");
+    ///             break;
+    ///         }
+    ///         Event::Stalled { partition, offset, running_for, .. } => {
+    ///             eprintln!("{partition}: record {offset} has run for {running_for:?}");
+    ///         }
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn events(&self) -> Events {
+        self.events.reader()
+    }
+
+    /// Commits what has settled; returns once the broker has acknowledged all that had settled
+    /// when this was called. Call it as often as you like: commits never overtake one another, and
+    /// what is asked for while one is on its way goes out together in the next.
     ///
     /// # Errors
-    /// [`ErrorKind::Misuse`] where there is no group id to commit under.
+    /// [`ErrorKind::Misuse`] where there is no group id to commit under; a retriable
+    /// [`ErrorKind::Broker`] where no broker acknowledged it within the request time-out, or the
+    /// partition was lost meanwhile. What settled is then committed later, or runs again.
     pub async fn commit_now(&self) -> Result<(), Error> {
-        let (tx, rx) = oneshot::channel();
-        self.ask(Ask::Command(Command::CommitNow, tx)).await?;
-        rx.await.map_err(|_| over())?
+        self.command(Command::CommitNow).await
+    }
+
+    /// Hands out no more records of these until [`Running::resume`]: of everything
+    /// ([`Scope::All`]), of a topic (`"payments"`) or of a partition (`("payments", 3)`).
+    ///
+    /// When this returns, no handler begins on a record of them any more, but for one that begins
+    /// in this moment; those that run end, and what they settle is committed. A record that fails
+    /// meanwhile runs again after the pause, which keeps its count of attempts. The partitions stay
+    /// ours; they are fetched no more, and what was fetched stays in memory, within the budget.
+    ///
+    /// A pause belongs to the name: it holds across rebalances, also where a partition goes away
+    /// and comes back, and for partitions that are granted later. The last word on a name counts
+    /// for everything below it: after `pause(Scope::All)` and `resume("a")`, topic `a` alone runs.
+    /// [`Running::drain`] does not wait for paused records.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "broker"))] fn main() {}
+    /// # #[cfg(feature = "broker")] #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| ("k", [n]))).await?;
+    /// # let brokers = server.bootstrap();
+    /// use laneway::{Kafka, Record, Scope, Topics};
+    ///
+    /// let (done, mut ran) = tokio::sync::mpsc::unbounded_channel();
+    /// let running = Kafka::new(brokers)
+    ///     .subscribe(Topics::named(["payments"]).group("billing"))
+    ///     .start(move |record: Record| std::future::ready(done.send(record.offset()).map_err(|e| e.to_string())))?;
+    /// running.pause(Scope::All).await?;
+    /// // The bank is away for the night.
+    /// assert!(ran.try_recv().is_err());
+    /// running.resume(("payments", 0)).await?;
+    /// assert_eq!(ran.recv().await, Some(0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When the subscription is over.
+    pub async fn pause(&self, what: impl Into<Scope>) -> Result<(), Error> {
+        let what = what.into();
+        self.command(Command::Pause { what }).await
+    }
+
+    /// Ends a pause. What had been fetched runs on where it was.
+    ///
+    /// # Errors
+    /// When the subscription is over.
+    pub async fn resume(&self, what: impl Into<Scope>) -> Result<(), Error> {
+        let what = what.into();
+        self.command(Command::Resume { what }).await
+    }
+
+    /// Goes on reading elsewhere, in all partitions of `what` that this subscription holds now.
+    ///
+    /// With [`InFlight::Drain`], what runs of them ends first (`drain_max` at most) and is
+    /// committed where it belongs; with [`InFlight::Drop`] it is dropped at once and counts for
+    /// nothing. Either way what waited is let go, and when this returns every record handed out
+    /// from now on is from the new place. A lane whose record still runs in a blocking handler
+    /// waits for it, so the order of a key holds across the seek. A paused partition stays paused.
+    ///
+    /// **The new place is committed by settling, as ever**: once records from there on have
+    /// settled. A process that dies right after a seek, before anything there has settled, finds
+    /// the old commit and goes on from that; after a seek forward the records in between may
+    /// therefore still run, after a seek back those before the old commit may not. Records that
+    /// had settled run again when a seek leads back before them.
+    ///
+    /// Where two seeks of one partition overlap, the later one counts.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "broker"))] fn main() {}
+    /// # #[cfg(feature = "broker")] #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| ("k", [n]))).await?;
+    /// # let brokers = server.bootstrap();
+    /// use laneway::{InFlight, Kafka, Record, SeekTo, Topics};
+    ///
+    /// let (done, mut ran) = tokio::sync::mpsc::unbounded_channel();
+    /// let running = Kafka::new(brokers)
+    ///     .subscribe(Topics::named(["payments"]).group("billing"))
+    ///     .start(move |record: Record| std::future::ready(done.send(record.offset()).map_err(|e| e.to_string())))?;
+    /// while ran.recv().await != Some(9) {}
+    /// running.seek("payments", SeekTo::Offset(7), InFlight::Drain).await?;
+    /// assert_eq!(ran.recv().await, Some(7));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Misuse`] where nothing of `what` is held now, or the offset is negative; a
+    /// retriable error where a partition was taken away before its seek took place.
+    pub async fn seek(
+        &self,
+        what: impl Into<Scope>,
+        to: SeekTo,
+        running: InFlight,
+    ) -> Result<(), Error> {
+        let what = what.into();
+        self.command(Command::Seek { what, to, running }).await
+    }
+
+    /// Lets `n` records run at once from now on. What runs already is not stopped. The number of
+    /// lanes stays: with `workers_by_key` more than there are lanes is as good as that many.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Misuse`] for 0, where records run one at a time, and for more than the threads
+    /// of a blocking handler.
+    pub async fn set_workers(&self, n: usize) -> Result<(), Error> {
+        let n = u32::try_from(n).unwrap_or(u32::MAX);
+        self.command(Command::SetWorkers { n }).await
     }
 
     /// Takes no more records, runs all that were already dealt to lanes, commits, leaves. A
@@ -120,6 +332,12 @@ impl Running {
             return result;
         }
         self.join().await
+    }
+
+    async fn command(&self, command: Command) -> Result<(), Error> {
+        let (tx, rx) = oneshot::channel();
+        self.ask(Ask::Command(command, tx)).await?;
+        rx.await.map_err(|_| over())?
     }
 
     async fn ask(&self, ask: Ask) -> Result<(), Error> {

@@ -232,6 +232,12 @@ impl World {
         self.book().skip_below(&tp, offset);
     }
 
+    /// From now on somebody seeks in this partition, so that its commits may go back.
+    pub fn may_go_back(&mut self, topic: &str, partition: i32) {
+        let tp = TopicPartition::new(topic, partition);
+        self.commits.may_go_back(tp);
+    }
+
     /// DeleteRecords; what is gone is nobody's to read.
     pub fn delete_records(&mut self, topic: &str, partition: i32, before: i64) {
         let now = self.now;

@@ -252,6 +252,9 @@ impl<L: 'static> Lanes<L> {
     }
 
     fn park(&mut self, what: Stretch<L>, due: Now) {
+        if what.parcel.lease.rests() {
+            return self.set_aside(what);
+        }
         let number = what.lane.0;
         if what.lane == LaneId::NONE {
             if due == Now::NEVER {
@@ -285,6 +288,9 @@ impl<L: 'static> Lanes<L> {
 
     /// A record goes to the front again, behind those that came back before it.
     fn put_back(&mut self, what: Stretch<L>) {
+        if what.parcel.lease.rests() {
+            return self.set_aside(what);
+        }
         self.queued += what.len as usize;
         if what.lane == LaneId::NONE {
             self.nodes.push(&mut self.again, what);

@@ -62,6 +62,13 @@ pub(super) struct Held<L> {
     given: bool,
 }
 
+impl<L> Held<L> {
+    /// The record.
+    pub(super) fn what(&self) -> &Stretch<L> {
+        &self.what
+    }
+}
+
 impl<L: 'static> Lanes<L> {
     /// The next record that is to be written to the dead-letter topic. Its lane waits, and its
     /// record stays open, until [`dead_letter_done`](Self::dead_letter_done) says that the write

@@ -3,7 +3,7 @@
 use super::super::LaneId;
 use super::super::group::{Lease, LeaseState};
 use super::super::runner::Recall;
-use super::{Due, Lanes, PARKED, Recalled};
+use super::{Lanes, Recalled};
 use crate::ids::ExecutorId;
 
 impl<L> Lanes<L> {
@@ -18,9 +18,10 @@ impl<L> Lanes<L> {
         }
         lease.lower(how);
         for l in 0..self.lanes.len() {
-            self.drop_queued(l as u32, lease);
+            self.take_queued(l as u32, lease, drop);
         }
-        self.drop_unplaced(lease);
+        self.take_unplaced(lease, drop);
+        self.drop_aside(lease);
         self.drop_held(lease, how);
         self.drop_ready(lease);
         let what = match how {
@@ -39,48 +40,6 @@ impl<L> Lanes<L> {
                 });
             }
         }
-    }
-
-    fn drop_queued(&mut self, l: u32, lease: &Lease) {
-        let lane = &mut self.lanes[l as usize];
-        if lane.queued == 0 {
-            return;
-        }
-        let mut gone = 0;
-        self.nodes.drain_where(
-            &mut lane.queue,
-            |stretch| stretch.parcel.lease.id() == lease.id(),
-            |stretch| gone += stretch.len,
-        );
-        if gone == 0 {
-            return;
-        }
-        lane.queued -= gone;
-        self.queued -= gone as usize;
-        let front = self.nodes.front(&lane.queue);
-        if lane.is(PARKED) && front.is_none_or(|s| s.tried.is_none()) {
-            lane.set(PARKED, false);
-            if self.timers.remove(&(lane.due, u64::from(l))).is_some() {
-                self.parked -= 1;
-            }
-        }
-        self.touch(l);
-    }
-
-    /// Records without a lane that wait for a retry.
-    fn drop_unplaced(&mut self, lease: &Lease) {
-        let queued = &mut self.queued;
-        self.nodes.drain_where(
-            &mut self.again,
-            |stretch| stretch.parcel.lease.id() == lease.id(),
-            |stretch| *queued -= stretch.len as usize,
-        );
-        let before = self.timers.len();
-        self.timers.retain(|_, due| match due {
-            Due::Lane(_) | Due::DeadLetter(_) => true,
-            Due::Record(stretch) => stretch.parcel.lease.id() != lease.id(),
-        });
-        self.parked -= before - self.timers.len();
     }
 
     fn drop_ready(&mut self, lease: &Lease) {

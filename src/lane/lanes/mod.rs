@@ -1,10 +1,12 @@
 //! The engine's side: deals, holds what waits, takes results back.
 
+mod aside;
 mod back;
 mod exec;
 mod held;
 mod lease;
 mod shed;
+mod view;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -12,6 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::held::{DeadLetter, DeadLetterId};
+
+pub use self::view::{LaneView, Waits};
 
 use self::exec::Exec;
 use self::held::Held;
@@ -22,6 +26,7 @@ use super::hash::{KeyHash, Keys};
 use super::permits::Permits;
 use super::retry::{Exhausted, Jitter, Retry, Why};
 use super::runner::{Recall, RunnerConfig};
+use super::watch::Watch;
 use crate::ids::{ExecutorId, LeaseId};
 use crate::time::Now;
 
@@ -99,10 +104,13 @@ impl LanesConfig {
             in_turn: self.mode == Mode::InTurn,
             permits: match self.mode {
                 Mode::Any { workers } => Some(Permits::new(workers)),
-                Mode::InTurn | Mode::Fixed { .. } => None,
+                // Never short of one, until the cap is lowered.
+                Mode::Fixed { lanes } => Some(Permits::new(lanes.saturating_add(self.executors))),
+                Mode::InTurn => None,
             },
             timeout: self.timeout,
             clock: None,
+            watch: Arc::new(Watch::default()),
         }
     }
 }
@@ -229,6 +237,9 @@ pub struct Lanes<L> {
     queued: usize,
     lanes_queued: usize,
     parked: usize,
+    /// What waits of leases at rest.
+    aside: BTreeMap<LeaseId, Vec<Stretch<L>>>,
+    aside_records: usize,
     /// The lane that is being moved to a less loaded executor.
     moving: Option<u32>,
     dead_letters: bool,
@@ -335,6 +346,8 @@ impl<L> Lanes<L> {
             queued: 0,
             lanes_queued: 0,
             parked: 0,
+            aside: BTreeMap::new(),
+            aside_records: 0,
             moving: None,
             dead_letters: config.dead_letters,
             parked_max: config.parked_max.max(1),
