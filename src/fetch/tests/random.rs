@@ -144,7 +144,7 @@ impl World {
         self.next_lease += 1;
         let expected = match start {
             Start::At { offset, .. } => Some(offset),
-            Start::Policy => None,
+            Start::Policy | Start::By(_) => None,
         };
         self.leases.insert(
             id,
