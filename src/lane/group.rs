@@ -191,6 +191,21 @@ impl<L> Group<L> {
         }
     }
 
+    /// The record that the walk stands at: its lane, and its index in the segment's parcel. None at
+    /// the segment's end.
+    pub(super) fn here(&self) -> Option<(LaneId, u32)> {
+        match &self.segs.get(self.seg)?.cut {
+            Cut::Items { end } if self.item < *end => {
+                let item = self.items[self.item];
+                Some((item.lane, item.index()))
+            }
+            Cut::Range {
+                lane, first, len, ..
+            } if self.step < *len => Some((*lane, first + self.step)),
+            _ => None,
+        }
+    }
+
     /// Makes it empty and keeps its buffers.
     pub(super) fn clear(&mut self) {
         self.segs.clear();

@@ -395,19 +395,10 @@ impl<L, H: Handler<L>> Runner<L, H> {
                 return Some(stop);
             }
             let seg = &group.segs[group.seg];
-            let (lane, index) = match &seg.cut {
-                Cut::Items { end } if group.item < *end => {
-                    let item = group.items[group.item];
-                    (item.lane, item.index())
-                }
-                Cut::Range {
-                    lane, first, len, ..
-                } if group.step < *len => (*lane, first + group.step),
-                _ => {
-                    group.seg += 1;
-                    group.step = 0;
-                    continue;
-                }
+            let Some((lane, index)) = group.here() else {
+                group.seg += 1;
+                group.step = 0;
+                continue;
             };
             match self.gate(&seg.parcel, lane, cx, may_start) {
                 Gate::Stop(stop) => return Some(stop),
@@ -476,25 +467,9 @@ impl<L, H: Handler<L>> Runner<L, H> {
         now: Now,
         may_start: &mut dyn FnMut() -> bool,
     ) -> Option<Stop> {
+        self.show(group, now);
         let seg = group.segs.get_mut(group.seg)?;
         let (tried, parcel) = (&seg.tried, &seg.parcel);
-        if let Some((lane, index)) = match &seg.cut {
-            Cut::Items { end } if group.item < *end => {
-                let item = group.items[group.item];
-                Some((item.lane, item.index()))
-            }
-            Cut::Range { lane, first, .. } => Some((*lane, first + group.step)),
-            Cut::Items { .. } => None,
-        } {
-            // Once for the segment: a handler that blocks in it is seen at its first record.
-            self.slots.board().calls(&Running {
-                lease: parcel.lease.id(),
-                ordinal: parcel.first_ordinal + u64::from(index),
-                lane,
-                attempt: attempt_of(tried.as_deref()),
-                since: now,
-            });
-        }
         loop {
             let (lane, index) = match &seg.cut {
                 Cut::Items { end } if group.item < *end => {
@@ -551,6 +526,20 @@ impl<L, H: Handler<L>> Runner<L, H> {
         }
     }
 
+    /// Shows where the walk is, once for a segment: a handler that blocks in it is seen at its
+    /// first record.
+    fn show(&self, group: &Group<L>, now: Now) {
+        if let (Some(seg), Some((lane, index))) = (group.segs.get(group.seg), group.here()) {
+            self.slots.board().calls(&Running {
+                lease: seg.parcel.lease.id(),
+                ordinal: seg.parcel.first_ordinal + u64::from(index),
+                lane,
+                attempt: attempt_of(seg.tried.as_deref()),
+                since: now,
+            });
+        }
+    }
+
     /// Whether the next record may start. Permits and the budget are asked last: a record that
     /// needs neither must not wait for them.
     fn gate(
@@ -602,19 +591,10 @@ impl<L, H: Handler<L>> Runner<L, H> {
             let Some(seg) = group.segs.get(group.seg) else {
                 break;
             };
-            let (next, index) = match &seg.cut {
-                Cut::Items { end } if group.item < *end => {
-                    let item = group.items[group.item];
-                    (item.lane, item.index())
-                }
-                Cut::Range {
-                    lane, first, len, ..
-                } if group.step < *len => (*lane, first + group.step),
-                _ => {
-                    group.seg += 1;
-                    group.step = 0;
-                    continue;
-                }
+            let Some((next, index)) = group.here() else {
+                group.seg += 1;
+                group.step = 0;
+                continue;
             };
             // Another lane's records join only where one call runs at a time; a lane that is
             // sealed, or that the segment would open, is left to the walk.
