@@ -687,3 +687,52 @@ fn a_manual_reader_pauses_and_seeks() {
     world.run_for(secs(10));
     assert_eq!(world.ended(), 60);
 }
+
+/// F36, E30: pauses while a lane that does not move has let its records go and reads them again:
+/// nothing is read again of a paused partition, and order and exactness hold.
+#[test]
+fn pauses_and_what_was_let_go_get_along() {
+    for seed in 0..6u64 {
+        let mut world = World::with_topic(1, 2, 400 + seed);
+        let value = vec![b'v'; 1000];
+        for at in 0..1200i32 {
+            let key = format!("k{}", at % 24);
+            let pair = (Some(key.as_bytes()), Some(&value[..]));
+            world.append("t", at % 24 % 2, &[pair]);
+        }
+        let mut config = world.config();
+        config.mode = Mode::Fixed { lanes: 8 };
+        config.budget_bytes = 256 << 10;
+        config.partition_bytes_max = 16 << 10;
+        config.fetch_bytes_max = 32 << 10;
+        let script: Script = Arc::new(move |_, r| match r.offset() {
+            3 => Plan::ack(secs(2)),
+            at if at % 97 == 0 => Plan::ack(millis(300)),
+            at if at % 31 == 0 && r.attempt() < 3 => Plan::at_once(Outcome::Retry),
+            _ => Plan::ack(Duration::ZERO),
+        });
+        world.join(config, script);
+        let mut dice = seed * 7919 + 3;
+        let mut let_go = 0;
+        for step in 0..120u64 {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            world.run_for(Duration::from_micros((dice >> 33) % 90_000));
+            let what = match (dice >> 17) % 5 {
+                0 => Scope::All,
+                _ => partition(((dice >> 20) % 2) as i32),
+            };
+            let command = match (dice >> 14) % 3 {
+                0 => pause(what),
+                _ => resume(what),
+            };
+            world.command(0, step, command);
+            let gone = snapshot(&world).partitions.into_iter().map(|p| p.gone);
+            let_go = let_go.max(gone.sum());
+        }
+        assert!(let_go > 0, "seed {seed}: nothing was let go");
+        world.command(0, 1000, resume(Scope::All));
+        world.run_until(MINUTE * 3, |w| w.all_committed(2));
+        assert_eq!(world.settlings(), 1200, "seed {seed}");
+        world.assert_idle(0);
+    }
+}

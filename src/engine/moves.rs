@@ -511,7 +511,7 @@ impl Engine {
         let born_after_us = self.is_new(&partition);
         self.fetch
             .add(now, lease, partition, id, start, born_after_us);
-        self.pause_lease(lease);
+        self.pause_lease(now, lease);
         self.tell_leader(now, lease);
         if let Start::At { offset, .. } = start {
             self.started(now, lease, offset);

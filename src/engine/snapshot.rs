@@ -71,7 +71,7 @@ pub enum HoldupState {
     GivenUp,
     /// It is on its way to the dead-letter topic, and settles once that write is acknowledged.
     DeadLetter,
-    /// It waits in its lane.
+    /// It waits in its lane, or was let go by it for now.
     Queued,
     /// Its partition is paused.
     Paused,
@@ -175,6 +175,7 @@ impl Engine {
                 };
                 (w.attempts, what)
             }
+            (None, None) if self.is_gone(lease, ordinal) => (0, HoldupState::Queued),
             (None, None) => (0, HoldupState::Out),
         };
         Some(Holdup {
@@ -183,6 +184,11 @@ impl Engine {
             attempts,
             what,
         })
+    }
+
+    fn is_gone(&self, lease: LeaseId, ordinal: u64) -> bool {
+        let overflow = self.overflow.as_ref();
+        overflow.is_some_and(|o| o.is_gone(lease, ordinal))
     }
 
     fn lane_snapshots(&self, now: Now, running: &[Running]) -> Vec<LaneSnapshot> {

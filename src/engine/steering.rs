@@ -6,7 +6,7 @@ use super::{Action, Command, Engine, Event, Phase};
 use crate::error::{Error, ErrorKind};
 use crate::fetch::{Hold, Start, StartOffset};
 use crate::ids::{CommandId, LeaseId, TopicPartition};
-use crate::lane::{LaneId, Mode};
+use crate::lane::{LaneId, Mode, Running};
 use crate::settle::Tracker;
 use crate::time::Now;
 use std::collections::BTreeMap;
@@ -205,8 +205,8 @@ struct Seek {
 impl Engine {
     pub(super) fn steer(&mut self, now: Now, id: CommandId, command: Command) {
         let result = match command {
-            Command::Pause { what } => self.pause(&what, true),
-            Command::Resume { what } => self.pause(&what, false),
+            Command::Pause { what } => self.pause(now, &what, true),
+            Command::Resume { what } => self.pause(now, &what, false),
             Command::SetWorkers { n } => self.set_workers(n),
             Command::Seek { what, to, running } => match self.seek(now, id, &what, to, running) {
                 // It answers once it has taken place.
@@ -218,16 +218,16 @@ impl Engine {
         self.actions.push_back(Action::Reply { id, result });
     }
 
-    fn pause(&mut self, what: &Scope, on: bool) -> Result<(), Error> {
+    fn pause(&mut self, now: Now, what: &Scope, on: bool) -> Result<(), Error> {
         self.steering.pauses.set(what, on)?;
         for id in self.leases.ids() {
-            self.pause_lease(id);
+            self.pause_lease(now, id);
         }
         Ok(())
     }
 
     /// Puts a lease to rest, or lets it go on, as the pauses say.
-    pub(super) fn pause_lease(&mut self, id: LeaseId) {
+    pub(super) fn pause_lease(&mut self, now: Now, id: LeaseId) {
         let Some(tenure) = self.leases.get_mut(id) else {
             return;
         };
@@ -236,6 +236,9 @@ impl Engine {
             return;
         }
         self.fetch.hold(id, Hold::Paused, on);
+        if let Some(overflow) = self.overflow.as_mut().filter(|_| on) {
+            overflow.rest(now, id);
+        }
         match on {
             true => self.lanes.rest(&tenure.lease),
             false => self.lanes.go_on(&tenure.lease),
@@ -416,8 +419,10 @@ impl Engine {
         if now < self.steering.stall_at {
             return;
         }
-        let watch = &self.runner.watch;
-        let Some(oldest) = watch.oldest() else {
+        // What outlived its lease was told of when that ended.
+        let mut running = self.runner.watch.running();
+        running.retain(|run| self.leases.get(run.lease).is_some());
+        let Some(oldest) = running.iter().min_by_key(|run| run.since).copied() else {
             // What is with executors may have ended just now, or may begin in a moment.
             self.steering.stall_at = match self.lanes.load().out {
                 0 => Now::NEVER,
@@ -430,10 +435,10 @@ impl Engine {
             return;
         }
         self.steering.stall_at = now + after;
-        let long = |since: Now| now.since(since) >= after;
-        let records = watch.running().iter().filter(|r| long(r.since)).count();
+        let long = |run: &&Running| now.since(run.since) >= after;
+        let records = running.iter().filter(long).count();
         let Some((partition, offset)) = self.address(oldest.lease, oldest.ordinal) else {
-            return; // told of when its lease ended
+            return;
         };
         let running_for = now.since(oldest.since);
         // Of one record at twice the age that it had the last time, and no sooner.
@@ -452,7 +457,7 @@ impl Engine {
             lane,
             attempt: oldest.attempt,
             running_for,
-            records: records.max(1) as u64,
+            records: records as u64,
         });
         if self.config.stall_stops {
             let words = format!(

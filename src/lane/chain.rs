@@ -159,7 +159,7 @@ impl<T> Nodes<T> {
     }
 
     /// Everything that is queued anywhere, in no order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 

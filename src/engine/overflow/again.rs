@@ -57,7 +57,11 @@ impl Engine {
             let Some(tenure) = self.leases.get(id) else {
                 continue;
             };
-            let Some(tracker) = tenure.tracker.as_ref().filter(|_| !tenure.draining) else {
+            let Some(tracker) = tenure
+                .tracker
+                .as_ref()
+                .filter(|_| !tenure.draining && !tenure.paused)
+            else {
                 continue;
             };
             overflow.tidy(now, id, tracker);

@@ -187,6 +187,20 @@ impl Overflow {
         }
     }
 
+    /// Whether this record was let go.
+    pub(in crate::engine) fn is_gone(&self, lease: LeaseId, ordinal: u64) -> bool {
+        let of = self.leases.get(&lease);
+        of.is_some_and(|of| of.gone.next_from(ordinal) == Some(ordinal))
+    }
+
+    /// The lease is paused: nothing is read again for now. What was read and not dealt stays gone.
+    pub(in crate::engine) fn rest(&mut self, now: Now, lease: LeaseId) {
+        if let Some(of) = self.leases.get_mut(&lease) {
+            of.pass = None;
+            self.fetch.remove(now, lease);
+        }
+    }
+
     /// The lease is over.
     pub(in crate::engine) fn end(&mut self, now: Now, lease: LeaseId) {
         self.fetch.remove(now, lease);

@@ -52,7 +52,7 @@ impl<L> Lanes<L> {
     #[must_use]
     pub fn find(&self, records: &BTreeMap<LeaseId, u64>) -> BTreeMap<LeaseId, Waits> {
         let mut found = BTreeMap::new();
-        let queued = self.nodes.iter();
+        let queued = self.nodes.all();
         let aside = self.aside.values().flatten();
         for stretch in queued.chain(aside) {
             let lease = stretch.parcel.lease.id();
