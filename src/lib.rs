@@ -60,6 +60,8 @@ pub mod manual;
 pub mod pace;
 pub mod produce;
 #[cfg(feature = "runtime")]
+mod producer;
+#[cfg(feature = "runtime")]
 pub mod properties;
 pub mod record;
 pub mod records;
@@ -75,13 +77,17 @@ pub mod time;
 pub mod wire;
 
 pub use engine::{
-    CommitMode as Commit, Event, Holdup, HoldupState, InFlight, LaneKey, LaneSnapshot,
-    PartitionSnapshot, RunningRecord, SNAPSHOT_LANES_MAX, Scope, SeekTo, Snapshot,
+    CommitMode as Commit, DeadLetterHeaders, Event, Holdup, HoldupState, InFlight, LaneKey,
+    LaneSnapshot, PartitionSnapshot, RunningRecord, SNAPSHOT_LANES_MAX, Scope, SeekTo, Snapshot,
+    TooLarge,
 };
 pub use error::{Error, ErrorKind};
 pub use fetch::{LossPolicy, StartOffset};
 pub use group::{AssignorKind, OnClose};
 pub use lane::{Exhausted, HandlerError, IntoOutcome, IntoOutcomes, Outcome, Retry};
+pub use produce::{Outgoing, Written};
+#[cfg(feature = "runtime")]
+pub use producer::Producer;
 pub use record::Record;
 #[cfg(feature = "tls-custom")]
 pub use runtime::tls::{Tls, TlsVersion};

@@ -2,6 +2,7 @@
 
 use crate::fetch::Charge;
 use crate::lane::{Attempt, LaneId, Parcel, Tried};
+use crate::produce::Outgoing;
 use crate::records::{Batch, TimestampType};
 use bytes::Bytes;
 use std::fmt;
@@ -144,6 +145,31 @@ impl Record {
     #[must_use]
     pub fn headers(&self) -> crate::records::Headers<'_> {
         self.batch().headers(self.at())
+    }
+
+    /// The same record, to be written to `topic`: key, value, headers and timestamp as they are. Key
+    /// and value share this record's memory.
+    ///
+    /// ```
+    /// # use laneway::{Outgoing, Record};
+    /// fn copy(record: &Record) -> Outgoing {
+    ///     record.to_outgoing("payments.copy")
+    /// }
+    /// ```
+    #[must_use]
+    pub fn to_outgoing(&self, topic: impl Into<Arc<str>>) -> Outgoing {
+        let copied = Bytes::copy_from_slice;
+        let headers = self.headers();
+        Outgoing {
+            topic: topic.into(),
+            partition: None,
+            timestamp: self.timestamp(),
+            key: self.key_bytes(),
+            value: self.value_bytes(),
+            headers: headers
+                .map(|h| (copied(h.key_bytes()), h.value().map(copied)))
+                .collect(),
+        }
     }
 
     /// Which run of this record this is: 1 at first, more after a retry. Counted in this process

@@ -29,7 +29,7 @@ const MAY_NAME: [(&str, &[&str]); 18] = [
         "produce",
         &["error", "ids", "pace", "records", "time", "wire"],
     ),
-    ("record", &["fetch", "ids", "lane", "records"]),
+    ("record", &["fetch", "ids", "lane", "produce", "records"]),
     ("handler", &["lane", "record"]),
     (
         "engine",
@@ -46,7 +46,14 @@ const MAY_NAME: [(&str, &[&str]); 18] = [
 
 /// The modules that may name clocks, sockets, threads and a runtime; and the one such file of
 /// `broker`.
-const SHELL: [&str; 5] = ["runtime", "subscription", "lib", "manual", "properties"];
+const SHELL: [&str; 6] = [
+    "runtime",
+    "subscription",
+    "producer",
+    "lib",
+    "manual",
+    "properties",
+];
 const BROKER_SHELL: &str = "src/broker/serve.rs";
 
 /// What the core does not name, word by word.

@@ -175,6 +175,17 @@ impl Book {
         }
     }
 
+    /// A dead letter of this record stands in its topic's log: it is finished, whoever says so.
+    pub(crate) fn dead_lettered(&mut self, tp: &TopicPartition, offset: i64) {
+        for ((_, _, partition), last) in &mut self.last {
+            last.settled |= partition == tp && last.offset == offset;
+        }
+        if let Some(open) = self.open.get_mut(tp) {
+            open.remove(&offset);
+        }
+        self.settled.entry(tp.clone()).or_default().insert(offset);
+    }
+
     pub(crate) fn over(&mut self, index: usize, _now: Now) {
         let run = &mut self.runs[index];
         run.is_over = true;

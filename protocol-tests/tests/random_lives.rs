@@ -4,12 +4,13 @@
 //! `LIVES=from..to cargo test -p laneway-protocol-tests --test random_lives` runs other seeds.
 
 use laneway::broker::{Fault, Rule};
-use laneway::engine::{Command, Config, Event, InFlight, LaneKey, Scope, SeekTo};
+use laneway::engine::{Command, Config, DeadLetterTopic, Event, InFlight, LaneKey, Scope, SeekTo};
 use laneway::group::AssignorKind;
 use laneway::lane::{Mode, Retry};
 use laneway::wire::message::Isolation;
 use laneway::{Outcome, Record};
 use laneway_protocol_tests::{Plan, Script, World};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +81,7 @@ struct Life {
 }
 
 /// What a handler does with a record: the same for everyone, by seed, record and attempt.
-fn script(seed: u64) -> Script {
+fn script(seed: u64, dead_letters: bool) -> Script {
     Arc::new(move |_, record: &Record| {
         let of = mix(seed ^ mix(record.offset() as u64 ^ ((record.partition() as u64) << 40)));
         let roll = mix(of ^ u64::from(record.attempt()));
@@ -100,6 +101,7 @@ fn script(seed: u64) -> Script {
             11..14 if fails => (Outcome::RetryAfter(millis(of % 700)), false),
             14..16 if fails => (Outcome::Retry, false),
             16..20 => (Outcome::Drop, false),
+            20..25 if dead_letters => (Outcome::dead_letter("no such account"), false),
             _ => (Outcome::Ack, false),
         };
         Plan {
@@ -174,13 +176,19 @@ impl Life {
             settings.request_timeout = millis(8000);
         }
         let keys = dice.between(1, 40);
+        let dead_letters = mix(seed ^ 0xdead).is_multiple_of(2);
+        if dead_letters {
+            world.cluster.create_topic("dlq", 2).unwrap();
+            world.watch_dead_letters("dlq");
+            settings.dead_letter = Some(DeadLetterTopic::Named("dlq".into()));
+        }
         let mut life = Life {
             world,
             nodes,
             partitions,
             keys,
             settings,
-            script: script(seed),
+            script: script(seed, dead_letters),
             dice,
             down: Vec::new(),
             muted: Vec::new(),
@@ -412,7 +420,9 @@ impl Life {
 
     /// A few requests of one kind are answered badly.
     fn misbehave(&mut self) {
-        let apis: [(i16, &[i16]); 10] = [
+        let apis: [(i16, &[i16]); 12] = [
+            (0, &[2, 3, 5, 6, 7, 19, 20, 56, -1]),
+            (22, &[14, 15, -1]),
             (1, &[1, 3, 5, 6, 9, 56, 70, 71, 74, 75, 76, 100, -1]),
             (2, &[3, 5, 6, 7, 74, 75]),
             (3, &[5, 3]),
@@ -524,7 +534,11 @@ impl Life {
         }
         let s = &self.settings;
         if matches!(s.lane_key, LaneKey::Partition) && !matches!(s.mode, Mode::Any { .. }) {
-            assert_eq!(self.world.settlings(), self.written, "settled once each");
+            let letters = self.world.dead_letters();
+            let settled = self.world.settlings() + letters.len();
+            assert_eq!(settled, self.written, "settled once each");
+            let each: BTreeSet<_> = letters.iter().map(|l| (&l.source, l.offset)).collect();
+            assert_eq!(each.len(), letters.len(), "one dead letter each");
         }
     }
 

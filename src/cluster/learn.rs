@@ -89,7 +89,8 @@ impl Cluster {
             let Some(name) = topic.name.clone() else {
                 continue;
             };
-            if !self.all && !self.wanted.contains(&name) {
+            let asked = self.wanted.contains(&name) || self.side.contains_key(&name);
+            if !self.all && !asked {
                 continue;
             }
             if self
@@ -130,7 +131,7 @@ impl Cluster {
         m.rounds.reset();
         m.failing_since = None;
         m.pace_until = now + m.pace.next(&mut self.rng);
-        m.due = if self.wanted.is_empty() && !self.all {
+        m.due = if self.wanted.is_empty() && self.side.is_empty() && !self.all {
             Now::NEVER
         } else if m.wants_more {
             now
@@ -152,6 +153,7 @@ impl Cluster {
         round: u64,
         news: &mut Merged,
     ) -> Result<(), ()> {
+        self.note_refusal(name, answer.code, news);
         match answer.code {
             Code::NONE => {
                 if !self.view.want(name) {
@@ -172,7 +174,9 @@ impl Cluster {
                 }
             }
             Code::UNKNOWN_TOPIC_OR_PARTITION => self.learn_unknown(now, name, news),
-            code @ (Code::INVALID_TOPIC | Code::TOPIC_AUTHORIZATION_FAILED) if !self.all => {
+            code @ (Code::INVALID_TOPIC | Code::TOPIC_AUTHORIZATION_FAILED)
+                if self.wanted.contains(name) =>
+            {
                 self.fatal(topic_error(name, code));
                 return Err(());
             }
@@ -181,7 +185,17 @@ impl Cluster {
         Ok(())
     }
 
+    /// What an answer says of a topic that is written to.
+    fn note_refusal(&mut self, name: &str, code: Code, news: &mut Merged) {
+        if let Some(known) = self.side.get_mut(name) {
+            let refusal = Some(code).filter(|code| !code.is_none());
+            news.changed |= *known != refusal;
+            *known = refusal;
+        }
+    }
+
     fn learn_unknown(&mut self, now: Now, name: &Arc<str>, news: &mut Merged) {
+        self.note_refusal(name, Code::UNKNOWN_TOPIC_OR_PARTITION, news);
         let merged = self.view.note_unknown(now, name);
         news.changed |= merged.changed;
         if merged.gone {
@@ -202,7 +216,9 @@ impl Cluster {
         if self.metadata.wants_more {
             return; // the request was made before they were wanted
         }
-        let waited_for = |name: &&Arc<str>| !self.all || self.view.topic(name).is_some();
+        let waited_for = |name: &&Arc<str>| {
+            !self.all || self.view.topic(name).is_some() || self.side.contains_key(*name)
+        };
         let absent: Vec<Arc<str>> = self
             .view
             .names()

@@ -38,7 +38,7 @@ use crate::ids::{NodeId, Token, TopicId, TopicPartition};
 use crate::pace::{Backoff, Rng};
 use crate::time::{Now, earliest};
 use crate::wire::message::{BrokerEndpoint, FindCoordinatorRequest, MetadataRequest};
-use crate::wire::{Request, Response};
+use crate::wire::{Code, Request, Response};
 
 pub use action::{ClusterAction, ClusterConfig};
 use coordinator::{Coordinator, State};
@@ -57,6 +57,8 @@ pub struct Cluster {
     cluster_id: Option<Arc<str>>,
     controller: i32,
     wanted: BTreeSet<Arc<str>>,
+    /// Topics that are written to, and what the last answer refused each with.
+    side: BTreeMap<Arc<str>, Option<Code>>,
     all: bool,
     /// Partitions that someone was told of and that metadata must therefore have.
     expected: BTreeMap<TopicPartition, Missing>,
@@ -113,6 +115,7 @@ impl Cluster {
             cluster_id: None,
             controller: -1,
             wanted: BTreeSet::new(),
+            side: BTreeMap::new(),
             all: false,
             expected: BTreeMap::new(),
             metadata: Metadata {
@@ -145,7 +148,9 @@ impl Cluster {
         let news = self.all || wanted.iter().any(|n| !self.wanted.contains(n));
         self.all = false;
         self.wanted = wanted;
-        if self.view.retain(|name| self.wanted.contains(name)) {
+        let side = &self.side;
+        let kept = |name: &str| self.wanted.contains(name) || side.contains_key(name);
+        if self.view.retain(kept) {
             self.actions.push_back(ClusterAction::Changed);
         }
         for name in &self.wanted {
@@ -157,13 +162,46 @@ impl Cluster {
                 break;
             }
         }
-        if self.wanted.is_empty() {
+        if self.wanted.is_empty() && self.side.is_empty() {
             self.metadata.due = Now::NEVER;
             self.metadata.waiting = false;
         } else if news {
             self.ask_at_once(now);
         }
         self.drive(now);
+    }
+
+    /// Beside what is read, keeps metadata of these topics fresh, which are written to. One that is
+    /// refused is no end of anything: [`refusal`](Self::refusal) says why. Replaces the list given
+    /// before.
+    pub fn want_side_topics(&mut self, now: Now, names: &[Arc<str>]) {
+        let known = |name: &Arc<str>| self.side.get(name).copied().flatten();
+        let side: BTreeMap<_, _> = names.iter().map(|n| (n.clone(), known(n))).collect();
+        let is_new = |name: &Arc<str>| !self.side.contains_key(name) && !self.wanted.contains(name);
+        let news = names.iter().any(is_new);
+        self.side = side;
+        let (all, wanted, side) = (self.all, &self.wanted, &self.side);
+        let kept = |name: &str| all || wanted.contains(name) || side.contains_key(name);
+        if self.view.retain(kept) {
+            self.actions.push_back(ClusterAction::Changed);
+        }
+        for name in names {
+            if !self.view.want(name) {
+                let topic = name.clone();
+                self.notice(ClusterNotice::TooManyTopics { topic });
+                break;
+            }
+        }
+        if news {
+            self.ask_at_once(now);
+        }
+        self.drive(now);
+    }
+
+    /// What the last answer refused a topic of [`want_side_topics`](Self::want_side_topics) with.
+    #[must_use]
+    pub fn refusal(&self, name: &str) -> Option<Code> {
+        self.side.get(name).copied().flatten()
     }
 
     /// Keeps metadata of every topic of the cluster fresh (patterns need it).
@@ -443,7 +481,8 @@ impl Cluster {
     fn send_metadata(&mut self, now: Now) {
         match self.peers.pick(now, &self.metadata.tried) {
             Pick::Peer(to) => {
-                let names = || self.wanted.iter().cloned().collect();
+                let side = self.side.keys().filter(|name| !self.wanted.contains(*name));
+                let names = || self.wanted.iter().chain(side).cloned().collect();
                 let request = Request::Metadata(MetadataRequest {
                     topics: if self.all { None } else { Some(names()) },
                 });

@@ -5,6 +5,7 @@ use super::steering::{InFlight, Scope, SeekTo};
 use crate::error::Error;
 use crate::ids::{CommandId, ExecutorId, LeaseId, LinkId, TopicPartition};
 use crate::lane;
+use crate::produce::Written;
 use crate::record::Delivery;
 use crate::time::Now;
 use bytes::Bytes;
@@ -93,6 +94,13 @@ pub enum Action {
         id: CommandId,
         /// How it went.
         result: Result<(), Error>,
+    },
+    /// What became of a record given to [`Engine::handle_record`](super::Engine::handle_record).
+    Sent {
+        /// Which.
+        id: CommandId,
+        /// Where it was written.
+        result: Result<Written, Error>,
     },
     /// Something worth a log line.
     Event(Event),
@@ -246,6 +254,21 @@ pub enum Event {
         /// The panic's message.
         message: String,
     },
+    /// A record's dead letter was written and acknowledged: the record has settled.
+    DeadLettered {
+        /// Where the record is from.
+        partition: TopicPartition,
+        /// Which record.
+        offset: i64,
+        /// Where its dead letter is.
+        to: TopicPartition,
+        /// Its offset there; -1 where the broker has forgotten.
+        at: i64,
+        /// Runs of the record.
+        attempts: u32,
+        /// What the last one said.
+        reason: String,
+    },
     /// Records were still with handlers when their lease was over; what comes of them counts for
     /// nothing here, and they run again under the next lease.
     Abandoned {
@@ -293,6 +316,8 @@ pub struct Snapshot {
     pub parked: u64,
     /// Dead letters whose write is not acknowledged yet.
     pub dead_letters: u64,
+    /// Records whose dead letter was written.
+    pub dead_lettered: u64,
     /// Records whose handler took longer than it may, so far.
     pub timed_out: u64,
     /// Records of paused partitions that had been dealt and wait here.

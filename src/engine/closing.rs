@@ -160,6 +160,7 @@ impl Engine {
         };
         self.unfetch(now, id);
         self.lanes.end_lease(&tenure.lease, LeaseState::Lost);
+        self.forget_letters(id);
         if let Some(commit) = &mut self.commit {
             commit.end(id);
         }
@@ -180,7 +181,8 @@ impl Engine {
     }
 
     pub(super) fn pump_drains(&mut self, now: Now) -> bool {
-        if matches!(self.phase, Phase::Draining) && self.lanes_are_empty() {
+        let ran = matches!(self.phase, Phase::Draining) && self.lanes_are_empty();
+        if ran && self.sends_are_done() {
             // Everything that had been dealt has run.
             let deadline = now + self.config.drain_max;
             self.close(now, deadline, Ok(()));
@@ -198,7 +200,8 @@ impl Engine {
             }
         }
         self.settle_seeks();
-        if self.drains.is_empty() && matches!(self.phase, Phase::Closing(_)) {
+        let drained = self.drains.is_empty() && self.sends_are_done();
+        if drained && matches!(self.phase, Phase::Closing(_)) {
             self.leave(now);
             moved = true;
         }
@@ -427,6 +430,7 @@ impl Engine {
 
     fn finish(&mut self, result: Result<(), Error>) {
         self.phase = Phase::Finished;
+        self.give_up_sends();
         self.links.close_all(&mut self.actions);
         self.answer_all(&result);
         self.actions.push_back(Action::Finished(result));

@@ -1,5 +1,6 @@
 //! All that an [`Engine`](super::Engine) needs to know at its start.
 
+use super::letter::{DeadLetterHeaders, DeadLetterTopic, TooLarge};
 use crate::fetch::{LossPolicy, StartOffset};
 use crate::group::{AssignorKind, OnClose};
 use crate::ids::TopicPartition;
@@ -27,6 +28,8 @@ pub enum Source {
         /// Where to keep offsets; none: nowhere.
         group: Option<Arc<str>>,
     },
+    /// Nothing is read: a producer alone.
+    Nothing,
 }
 
 /// The function of [`LaneKey::By`].
@@ -130,8 +133,15 @@ pub struct Config {
     pub commit_every: u64,
     /// What follows a failure.
     pub retry: Retry,
-    /// Whether dead letters have somewhere to go.
-    pub dead_letters: bool,
+    /// Where dead letters go; none: nowhere.
+    pub dead_letter: Option<DeadLetterTopic>,
+    /// What becomes of those that are too large.
+    pub dead_letter_too_large: TooLarge,
+    /// How the headers that say where they are from are named.
+    pub dead_letter_headers: DeadLetterHeaders,
+    /// A record that [`Engine::handle_record`](super::Engine::handle_record) was given fails after
+    /// so long.
+    pub delivery_timeout: Duration,
     /// How long a handler call may take.
     pub handler_timeout: Option<Duration>,
     /// Bytes that may be held, from the socket to settlement.
@@ -200,7 +210,10 @@ impl Config {
             commit_interval: Duration::from_secs(1),
             commit_every: 0,
             retry: Retry::default(),
-            dead_letters: false,
+            dead_letter: None,
+            dead_letter_too_large: TooLarge::default(),
+            dead_letter_headers: DeadLetterHeaders::default(),
+            delivery_timeout: Duration::from_secs(120),
             handler_timeout: None,
             budget_bytes: 64 << 20,
             ahead_max: 1_000_000,
@@ -233,6 +246,7 @@ impl Config {
         match &self.source {
             Source::Topics { group, .. } => Some(group),
             Source::Partitions { group, .. } => group.as_ref(),
+            Source::Nothing => None,
         }
     }
 

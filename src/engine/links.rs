@@ -47,6 +47,8 @@ pub(super) enum Purpose {
     Prompt,
     /// The fetch of what was let go.
     Again,
+    /// Records that are written.
+    Produce,
 }
 
 type Key = (Peer, Purpose);
@@ -265,7 +267,9 @@ impl Links {
                     let until = now + self.connect_timeout;
                     let frame_max = match key.1 {
                         Purpose::Waiting | Purpose::Prompt | Purpose::Again => self.fetch_frame_max,
-                        Purpose::Control | Purpose::Join | Purpose::Group => FRAME_MAX,
+                        Purpose::Control | Purpose::Join | Purpose::Group | Purpose::Produce => {
+                            FRAME_MAX
+                        }
                     };
                     actions.push_back(Action::Open {
                         link,

@@ -15,8 +15,10 @@
 mod action;
 mod closing;
 mod config;
+mod deadletters;
 mod deal;
 mod leases;
+mod letter;
 mod links;
 mod login;
 mod moves;
@@ -27,12 +29,16 @@ mod reach;
 mod results;
 mod snapshot;
 mod steering;
+mod writing;
 
 pub use action::{Action, Command, Done, Event, Group, LinkEvent, PartitionSnapshot, Snapshot};
 pub use snapshot::{Holdup, HoldupState, LaneSnapshot, RunningRecord, SNAPSHOT_LANES_MAX};
 pub use steering::{InFlight, Scope, SeekTo};
 
 pub use config::{Commit as CommitMode, Config, LaneFn, LaneKey, Source};
+#[cfg(feature = "runtime")]
+pub(crate) use deadletters::is_topic_name;
+pub use letter::{DeadLetterFn, DeadLetterHeaders, DeadLetterTopic, TooLarge};
 
 use crate::cluster::Cluster;
 use crate::commit::Commit;
@@ -53,6 +59,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use steering::Steering;
+use writing::Writer;
 
 /// Turns of moving actions between the machines in one call.
 const TURNS_MAX: usize = 64;
@@ -111,6 +118,8 @@ pub struct Engine {
     /// Reused by `take_results`.
     notes: Vec<Note>,
     steering: Steering,
+    /// Writes dead letters, or what a producer is given.
+    writer: Option<Writer>,
 }
 
 /// How the subscription's own life goes.
@@ -135,6 +144,7 @@ struct Counters {
     settled: u64,
     retries: u64,
     stalls: u64,
+    dead_lettered: u64,
 }
 
 impl Engine {
@@ -147,7 +157,7 @@ impl Engine {
             Source::Topics { group, .. } => {
                 Some(Membership::new(parts::group(c, group.clone()), now))
             }
-            Source::Partitions { .. } => None,
+            Source::Partitions { .. } | Source::Nothing => None,
         };
         let commit = c
             .group()
@@ -191,6 +201,7 @@ impl Engine {
             failure_said: None,
             notes: Vec::new(),
             steering: Steering::new(),
+            writer: parts::writer(c, now),
             config,
         }
     }
@@ -232,6 +243,9 @@ impl Engine {
             due(overflow.fetch.next_deadline(), now).then(|| overflow.fetch.handle_timeout(now));
         }
         due(self.lanes.next_deadline(), now).then(|| self.lanes.handle_timeout(now));
+        if let Some(writer) = &mut self.writer {
+            due(writer.produce.next_deadline(), now).then(|| writer.produce.handle_timeout(now));
+        }
         self.expire_waiting(now);
         self.watch_progress(now);
         self.expire_close(now);
@@ -263,6 +277,8 @@ impl Engine {
         let overflow = self.overflow.as_ref();
         next = earliest(next, overflow.and_then(|o| o.fetch.next_deadline()));
         next = earliest(next, self.lanes.next_deadline());
+        let writer = self.writer.as_ref();
+        next = earliest(next, writer.and_then(|w| w.produce.next_deadline()));
         next = earliest(next, self.drains.iter().map(Drain::next_deadline).min());
         next = earliest(next, Some(self.resume_at).filter(|at| *at != Now::NEVER));
         next = earliest(
@@ -310,6 +326,7 @@ impl Engine {
                 // A partition that is not there is said, as one that a group assigns.
                 self.expect_held(now);
             }
+            Source::Nothing => {}
         }
     }
 
@@ -326,6 +343,7 @@ impl Engine {
             moved |= self.pump_group(now);
             moved |= self.pump_commit(now);
             moved |= self.pump_fetch(now);
+            moved |= self.pump_writer(now);
             moved |= self.pump_links(now);
             moved |= self.pump_drains(now);
             moved |= self.let_go();

@@ -25,6 +25,7 @@ pub(super) enum Owner {
     Fetch,
     /// What was let go is read again.
     Again,
+    Produce,
 }
 
 /// A request to the coordinator, which is not known yet.
@@ -299,6 +300,11 @@ impl Engine {
                         overflow.fetch.handle_response(now, token, answer.result);
                     }
                 }
+                Owner::Produce => {
+                    if let Some(writer) = &mut self.writer {
+                        writer.produce.handle_response(now, token, answer.result);
+                    }
+                }
                 Owner::Group => {
                     if let Some(group) = &mut self.group {
                         group.handle_response(now, token, answer.result);
@@ -314,7 +320,7 @@ impl Engine {
         moved
     }
 
-    fn route(&mut self, owner: Owner, token: Token) -> Token {
+    pub(super) fn route(&mut self, owner: Owner, token: Token) -> Token {
         let global = Token(self.next_token);
         self.next_token += 1;
         self.routes.insert(global, (owner, token));
@@ -422,6 +428,7 @@ impl Engine {
         if let Some(group) = &mut self.group {
             group.set_partitions(now, self.cluster.partition_counts(&self.watched));
         }
+        self.tell_writer(now);
     }
 
     /// Metadata must have what we hold, and need not have anything else.

@@ -1,11 +1,15 @@
 //! The settings of each machine, out of those of the subscription.
 
+use super::deadletters::Letters;
+use super::writing::Writer;
 use super::{Config, Source};
 use crate::cluster::ClusterConfig;
 use crate::commit::CommitConfig;
 use crate::fetch::FetchConfig;
 use crate::group::GroupConfig;
 use crate::lane::LanesConfig;
+use crate::produce::{Produce, ProduceConfig};
+use crate::time::Now;
 use crate::wire::LinkConfig;
 use std::sync::Arc;
 
@@ -72,6 +76,31 @@ pub(super) fn fetch(c: &Config, budget_bytes: u64) -> FetchConfig {
     }
 }
 
+/// None for a subscription that writes nothing.
+pub(super) fn writer(c: &Config, now: Now) -> Option<Writer> {
+    let sends = matches!(c.source, Source::Nothing);
+    if !sends && c.dead_letter.is_none() {
+        return None;
+    }
+    let config = ProduceConfig {
+        request_timeout: c.request_timeout,
+        // A dead letter is tried for as long as its record may wait.
+        delivery_timeout: sends.then_some(c.delivery_timeout),
+        // Both kinds of callers count what waits before they give more.
+        records_max: usize::MAX,
+        bytes_max: usize::MAX,
+        seed: c.seed,
+        ..ProduceConfig::default()
+    };
+    let letters = c.dead_letter.clone().map(|to| {
+        Letters::new(
+            (to, c.dead_letter_too_large, c.dead_letter_headers),
+            &c.seed,
+        )
+    });
+    Some(Writer::new(Produce::new(config, now), letters))
+}
+
 pub(super) fn lanes(c: &Config) -> LanesConfig {
     LanesConfig {
         mode: c.mode,
@@ -79,7 +108,7 @@ pub(super) fn lanes(c: &Config) -> LanesConfig {
         batch_max: c.batch_max,
         blocking: c.one_lane_groups,
         retry: c.retry.clone(),
-        dead_letters: c.dead_letters,
+        dead_letters: c.dead_letter.is_some(),
         timeout: c.handler_timeout,
         seed: c.seed_for(1),
         ..LanesConfig::new(c.mode)

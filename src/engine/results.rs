@@ -3,7 +3,7 @@
 use super::{Counters, Done, Engine, Event, Leases};
 use crate::error::{Error, ErrorKind};
 use crate::ids::{LeaseId, TopicPartition};
-use crate::lane::{self, Exhausted, LaneId, Lease, Note, Sink, Why};
+use crate::lane::{self, DeadLetterId, Exhausted, LaneId, Lease, Note, Sink, Why};
 use crate::time::Now;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +68,25 @@ impl Engine {
         }
         self.notes = notes;
         self.note_watermarks(now);
+    }
+
+    /// A dead letter is written. False where its record is not held any more.
+    pub(super) fn settle_letter(&mut self, now: Now, id: DeadLetterId) -> bool {
+        let mut notes = std::mem::take(&mut self.notes);
+        let mut results = Results {
+            leases: &mut self.leases,
+            counters: &mut self.counters,
+            notes: &mut notes,
+            bug: None,
+        };
+        let held = self.lanes.dead_letter_done(id, &mut results);
+        let bug = results.bug.take();
+        self.notes = notes;
+        if let Some(error) = bug {
+            self.warn(error);
+        }
+        self.note_watermarks(now);
+        held
     }
 
     fn tell(&mut self, now: Now, note: Note) {

@@ -121,6 +121,7 @@ impl Engine {
             queued: load.queued as u64,
             parked: load.parked as u64,
             dead_letters: load.held as u64,
+            dead_lettered: self.counters.dead_lettered,
             timed_out: self.lanes.timed_out(),
             at_rest: self.lanes.at_rest() as u64,
             out: load.out as u64,

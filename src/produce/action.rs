@@ -53,9 +53,7 @@ impl Default for ProduceConfig {
 ///
 /// ```
 /// use laneway::produce::Outgoing;
-/// let mut record = Outgoing::new("payments.dlq");
-/// record.key = Some("customer-7".into());
-/// record.headers.push(("reason".into(), Some("no route".into())));
+/// let record = Outgoing::new("payments").key("customer-7").value("12.50").header("trace", "7");
 /// assert_eq!(record.partition, None); // the key picks it
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +83,41 @@ impl Outgoing {
             value: None,
             headers: Vec::new(),
         }
+    }
+
+    /// Sets the key, which picks the partition.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<Bytes>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Sets the value. Without one the record is a tombstone.
+    #[must_use]
+    pub fn value(mut self, value: impl Into<Bytes>) -> Self {
+        self.value = Some(value.into());
+        self
+    }
+
+    /// Adds a header behind those that are there.
+    #[must_use]
+    pub fn header(mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
+        self.headers.push((key.into(), Some(value.into())));
+        self
+    }
+
+    /// Names the partition, whatever the key.
+    #[must_use]
+    pub fn partition(mut self, partition: i32) -> Self {
+        self.partition = Some(partition);
+        self
+    }
+
+    /// Sets the time: milliseconds since 1970.
+    #[must_use]
+    pub fn timestamp(mut self, millis: i64) -> Self {
+        self.timestamp = millis;
+        self
     }
 
     /// What it takes in a batch at most.

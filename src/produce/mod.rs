@@ -40,6 +40,9 @@ mod answer;
 mod part;
 mod place;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +68,9 @@ pub struct Produce {
     cfg: ProduceConfig,
     identity: Identity,
     identity_backoff: Backoff,
+    /// Metadata of topics that nothing is known of is asked for at this pace.
+    lookup_backoff: Backoff,
+    lookup_due: Now,
     topics: BTreeMap<Arc<str>, Topic>,
     /// Partitions that have records.
     active: BTreeSet<(Arc<str>, i32)>,
@@ -117,6 +123,8 @@ impl Produce {
         Produce {
             identity: Identity::None { not_before: now },
             identity_backoff: Backoff::new(cfg.retry_backoff, cfg.retry_backoff_max),
+            lookup_backoff: Backoff::new(cfg.retry_backoff, cfg.retry_backoff_max),
+            lookup_due: now,
             topics: BTreeMap::new(),
             active: BTreeSet::new(),
             flights: BTreeMap::new(),
@@ -300,12 +308,6 @@ impl Produce {
         self.topics.keys()
     }
 
-    /// Records that wait because nothing is known of this topic.
-    #[must_use]
-    pub fn unplaced(&self, topic: &str) -> usize {
-        self.topics.get(topic).map_or(0, |t| t.unplaced.len())
-    }
-
     /// Makes room for a topic's entry. False: there is none.
     fn make_topic(&mut self, name: &Arc<str>) -> bool {
         if self.topics.contains_key(name) {
@@ -380,6 +382,7 @@ impl Produce {
             self.expire(now);
         }
         self.place();
+        self.look_up(now);
         if self.active.is_empty() {
             return self.plan(now);
         }
@@ -388,6 +391,24 @@ impl Produce {
         }
         while self.send(now) {}
         self.plan(now);
+    }
+
+    /// Asks for topics that records wait for.
+    fn look_up(&mut self, now: Now) {
+        if !self.misses_a_topic() {
+            self.lookup_backoff.reset();
+            self.lookup_due = now;
+        } else if self.lookup_due <= now {
+            self.actions.push_back(ProduceAction::RefreshMetadata);
+            self.lookup_due = now + self.lookup_backoff.next(&mut self.rng);
+        }
+    }
+
+    /// Whether records wait because nothing is known of their topic.
+    #[must_use]
+    pub fn misses_a_topic(&self) -> bool {
+        let waits = |t: &Topic| t.leaders.is_none() && !t.unplaced.is_empty();
+        self.topics.values().any(waits)
     }
 
     fn ask_identity(&mut self) {
@@ -634,6 +655,9 @@ impl Produce {
                 wake = earliest(wake, Some(part.not_before));
             }
             wake = earliest(wake, part.deadline());
+        }
+        if self.misses_a_topic() {
+            wake = earliest(wake, Some(self.lookup_due));
         }
         let unplaced = self.topics.values().filter_map(|t| t.unplaced.front());
         wake = earliest(wake, unplaced.map(|item| item.deadline).min());

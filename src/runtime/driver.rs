@@ -8,6 +8,7 @@ use super::{Clock, ExecutorTx, ProviderTask};
 use crate::engine::{Action, Command, Done, Engine, Event, LinkEvent, Snapshot};
 use crate::error::Error;
 use crate::ids::{CommandId, LinkId};
+use crate::produce::{Outgoing, Written};
 use crate::sasl::Credentials;
 use crate::time::Now;
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
 
@@ -42,7 +43,12 @@ pub(crate) enum Ask {
     /// Close within this time, counted from when the engine hears of it.
     Close(Duration, oneshot::Sender<Result<(), Error>>),
     Snapshot(oneshot::Sender<Snapshot>),
+    /// Write this record. The permit is what it holds of its producer's room.
+    Record(Outgoing, OwnedSemaphorePermit, SentTx),
 }
+
+/// Where the answer to a record goes.
+pub(crate) type SentTx = oneshot::Sender<Result<Written, Error>>;
 
 /// The way to the driver. Its drop is the wish to close.
 pub(crate) type Inbox = mpsc::Sender<Ask>;
@@ -65,6 +71,7 @@ pub(crate) struct Driver {
     done_rx: mpsc::UnboundedReceiver<Done>,
     asks: Option<mpsc::Receiver<Ask>>,
     replies: HashMap<CommandId, oneshot::Sender<Result<(), Error>>>,
+    sends: HashMap<CommandId, (OwnedSemaphorePermit, SentTx)>,
     next_command: u64,
     finished: Option<Result<(), Error>>,
     again: bool,
@@ -117,6 +124,7 @@ impl Driver {
             done_rx,
             asks: Some(asks),
             replies: HashMap::new(),
+            sends: HashMap::new(),
             next_command: 0,
             finished: None,
             again: false,
@@ -214,6 +222,11 @@ impl Driver {
                 // The asker may have gone; its loss.
                 let _ = to.send(self.engine.snapshot(now));
             }
+            Input::Ask(Ask::Record(record, permit, to)) => {
+                let id = self.command_id();
+                self.sends.insert(id, (permit, to));
+                self.engine.handle_record(now, id, record);
+            }
             Input::Ask(Ask::Command(command, to)) => self.command(now, command, to),
             Input::Ask(Ask::Close(within, to)) => {
                 self.command(
@@ -293,6 +306,13 @@ impl Driver {
                 }
                 Action::Reply { id, result } => {
                     if let Some(to) = self.replies.remove(&id) {
+                        let _ = to.send(result);
+                    }
+                }
+                Action::Sent { id, result } => {
+                    if let Some((permit, to)) = self.sends.remove(&id) {
+                        drop(permit);
+                        // Whoever sent it may not wait any more.
                         let _ = to.send(result);
                     }
                 }
@@ -386,6 +406,17 @@ fn log(event: &Event) {
         } => tracing::error!(
             topic = %p.topic, partition = p.partition, offset, lane, attempts,
             "a handler panicked; its record will run again: {message}"
+        ),
+        Event::DeadLettered {
+            partition: p,
+            offset,
+            to,
+            at,
+            attempts,
+            reason,
+        } => tracing::warn!(
+            topic = %p.topic, partition = p.partition, offset, attempts, dead_letter = %to, at,
+            "a record became a dead letter: {reason}"
         ),
         Event::Abandoned {
             partition: p,

@@ -55,7 +55,7 @@ impl Subscription {
     pub(super) fn check_membership(&self) -> Result<(), Error> {
         let group = match &self.config.source {
             Source::Topics { group, .. } => group.clone(),
-            Source::Partitions { .. } => return self.check_no_membership(),
+            Source::Partitions { .. } | Source::Nothing => return self.check_no_membership(),
         };
         debug_assert!(matches!(self.what, Interest::Topics(_)));
         let mut settings = GroupConfig::new(group);

@@ -3,9 +3,12 @@
 use super::defaults::Defaults;
 use super::secure::Security;
 use super::{Interest, Sasl, Subscription};
+use crate::engine::Config;
 use crate::error::Error;
-use crate::runtime::IoThread;
+use crate::runtime::{IoThread, ProviderTask};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+use tokio::runtime::Handle;
 
 /// A Kafka cluster, by the addresses of some of its brokers. Settings only: nothing is opened
 /// before a subscription starts. Clones share one I/O thread.
@@ -17,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Debug)]
 pub struct Kafka {
     bootstrap: Vec<String>,
-    pub(super) client_id: Arc<str>,
+    pub(crate) client_id: Arc<str>,
     pub(super) sasl: Option<Sasl>,
     io: Arc<Mutex<Option<Arc<IoThread>>>>,
     pub(super) security: Security,
@@ -68,7 +71,7 @@ impl Kafka {
         Subscription::new(self.clone(), what.into())
     }
 
-    pub(super) fn addresses(&self) -> Result<Vec<(Arc<str>, u16)>, Error> {
+    pub(crate) fn addresses(&self) -> Result<Vec<(Arc<str>, u16)>, Error> {
         if self.bootstrap.is_empty() {
             return Err(Error::misuse(
                 "no bootstrap address: give Kafka::new at least one, as \"host:port\"",
@@ -86,7 +89,17 @@ impl Kafka {
         self.security.is_in_the_clear()
     }
 
-    pub(super) fn io(&self) -> Result<Arc<IoThread>, Error> {
+    /// Tells an engine how to say who we are, and gives whom to ask for it.
+    pub(crate) fn authenticate(&self, config: &mut Config, io: &IoThread) -> Option<ProviderTask> {
+        let sasl = self.sasl.as_ref()?;
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let in_the_clear = self.is_in_the_clear();
+        config.sasl = Some(sasl.settings(wall.unwrap_or_default(), in_the_clear));
+        let runtime = Handle::try_current().unwrap_or_else(|_| io.handle().clone());
+        Some(ProviderTask::new(sasl.provider()?, runtime))
+    }
+
+    pub(crate) fn io(&self) -> Result<Arc<IoThread>, Error> {
         let mut io = self.io.lock().unwrap_or_else(PoisonError::into_inner);
         match &*io {
             Some(thread) => Ok(thread.clone()),

@@ -1,5 +1,6 @@
 //! What a user touches: the cluster's address, the subscription's settings, the running handle.
 
+mod deadletters;
 mod defaults;
 mod grouping;
 mod handling;
@@ -23,15 +24,14 @@ use crate::ids::ExecutorId;
 use crate::lane::{Handler, IntoOutcome, IntoOutcomes, Mode, Retry, RunnerConfig};
 use crate::record::{Delivery, Record};
 use crate::runtime::{
-    CatchPanic, Clock, Driver, EventHub, EventSink, ExecutorTx, Gate, IoThread, ProviderTask,
-    spawn_blocking_executor, spawn_executor,
+    CatchPanic, Clock, Driver, EventHub, EventSink, ExecutorTx, Gate, spawn_blocking_executor,
+    spawn_executor,
 };
 use crate::wire::message::Isolation;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
-use tokio::runtime::Handle;
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
@@ -562,7 +562,7 @@ impl Subscription {
                 "lane_key without lanes means nothing: one record runs at a time; add workers_by_key(n)",
             ));
         }
-        if let Some(words) = self.config.retry.refusal(self.config.dead_letters) {
+        if let Some(words) = self.config.retry.refusal(self.config.dead_letter.is_some()) {
             return Err(Error::misuse(words));
         }
         if self.config.commit == CommitMode::Auto && self.config.group().is_none() {
@@ -576,6 +576,7 @@ impl Subscription {
             ));
         }
         self.check_membership()?;
+        self.check_dead_letters()?;
         if self.config.session_timeout < Duration::from_secs(1) {
             return Err(Error::misuse(
                 "session_timeout is under a second: a network's hiccup would end it",
@@ -587,16 +588,6 @@ impl Subscription {
             ));
         }
         Ok(())
-    }
-
-    /// Tells the engine how to say who we are, and gives whom to ask for it.
-    fn authenticate(&mut self, io: &IoThread) -> Option<ProviderTask> {
-        let sasl = self.kafka.sasl.as_ref()?;
-        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let in_the_clear = self.kafka.is_in_the_clear();
-        self.config.sasl = Some(sasl.settings(wall.unwrap_or_default(), in_the_clear));
-        let runtime = Handle::try_current().unwrap_or_else(|_| io.handle().clone());
-        Some(ProviderTask::new(sasl.provider()?, runtime))
     }
 
     fn launch(
@@ -611,7 +602,7 @@ impl Subscription {
         let io = self.kafka.io()?;
         self.config.seed = crate::runtime::seed();
         let clock = Clock::new();
-        let provider = self.authenticate(&io);
+        let provider = self.kafka.authenticate(&mut self.config, &io);
         let engine = Engine::new(self.config.clone(), clock.now());
         let gate = Gate {
             clock,

@@ -73,7 +73,7 @@ impl Kafka {
     }
 
     /// What a driver opens connections by. Reads what TLS needs, the first time.
-    pub(super) fn way(&self) -> Result<Way, Error> {
+    pub(crate) fn way(&self) -> Result<Way, Error> {
         if let Some(wanting) = &self.security.wanting {
             return Err(wanting.clone());
         }

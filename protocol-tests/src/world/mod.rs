@@ -6,6 +6,7 @@
 
 use crate::checks::{Book, Commits, Lane};
 use crate::handlers::{Executor, Handled, LaneOf, Script, Timers, executor};
+mod letters;
 mod network;
 
 use bytes::Bytes;
@@ -117,6 +118,7 @@ pub struct World {
     steps: u64,
     steps_at_once: u64,
     grants: Vec<(usize, TopicPartition, Now)>,
+    letters: letters::Letters,
 }
 
 impl World {
@@ -147,6 +149,7 @@ impl World {
             steps: 0,
             steps_at_once: 0,
             grants: Vec::new(),
+            letters: letters::Letters::default(),
         }
     }
 
@@ -612,6 +615,7 @@ impl World {
 
     /// What must hold at every step, whatever the test.
     fn check(&mut self) {
+        self.read_dead_letters();
         let mut book = self.book.lock().unwrap();
         self.commits.check(&self.cluster, &mut book);
         let is_dear = self.steps.is_multiple_of(CHECK_EVERY);
