@@ -1,7 +1,8 @@
 //! What the example programs share: a topic made and filled over one connection a broker.
 //!
-//! Laneway does not produce yet. This is the least that a demonstration needs: blocking, without
-//! retries across brokers, and not for anything else.
+//! Laneway makes no topics, and its producer is a task where this is a plain function. This is the
+//! least that a demonstration needs: blocking, without retries across brokers, and not for anything
+//! else.
 
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};

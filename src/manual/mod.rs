@@ -3,6 +3,7 @@
 //! * [`architecture`]: the two worlds, the way of a record, which thread does what.
 //! * [`ordering`]: lanes, keys and batches; what settles, what is committed, what repeats.
 //! * [`invariants`]: rules that are easy to break without noticing, each with what happens then.
+//! * [`dead_letters`]: where a record goes that no run will do for, and how it comes back.
 //! * [`tuning`]: the numbers you may set, and how to write a handler that runs well.
 //! * [`properties`](mod@properties): what becomes of each property of Kafka's own clients.
 //! * [`quirks`]: what brokers do that one would not guess.
@@ -10,6 +11,7 @@
 //! The pages hold no code of the library; their examples are compiled and run by its tests.
 
 pub mod architecture;
+pub mod dead_letters;
 pub mod invariants;
 pub mod ordering;
 #[cfg(feature = "runtime")]

@@ -3,7 +3,7 @@
 use crate::engine::{Config, Engine, Source, is_topic_name};
 use crate::error::Error;
 use crate::produce::{Outgoing, Written};
-use crate::runtime::{ASKS_MAX, Ask, Clock, Driver, Inbox, IoThread};
+use crate::runtime::{ASKS_MAX, Ask, Clock, Driver, EventHub, Inbox, IoThread};
 use crate::subscription::Kafka;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,10 @@ impl Kafka {
         // No handlers: nothing ever comes out of here.
         let (_, done) = mpsc::unbounded_channel();
         let (asks, asked) = mpsc::channel(ASKS_MAX);
-        let driver = Driver::new(engine, clock, self.way()?, Vec::new(), done, asked, None)
+        // Nobody listens to its events; the log has them.
+        let events = (None, Arc::new(EventHub::default()));
+        let way = self.way()?;
+        let driver = Driver::new(engine, clock, way, Vec::new(), done, asked, events)
             .with_provider(provider);
         let thread = io.clone();
         let life = async move {

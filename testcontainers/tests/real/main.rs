@@ -8,6 +8,7 @@ mod group;
 mod kill;
 mod lanes;
 mod launcher;
+mod letters;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     tests.extend(launcher::tests());
     tests.extend(bytes::tests());
     tests.extend(lanes::tests());
+    tests.extend(letters::tests());
     tests.extend(group::tests());
     tests.extend(kill::tests());
     runner::main(&tests)
