@@ -88,7 +88,7 @@ pub use lane::{Exhausted, HandlerError, IntoOutcome, IntoOutcomes, Outcome, Retr
 pub use produce::{Outgoing, Written};
 #[cfg(feature = "runtime")]
 pub use producer::Producer;
-pub use record::Record;
+pub use record::{Record, RecordLease};
 #[cfg(feature = "tls-custom")]
 pub use runtime::tls::{Tls, TlsVersion};
 #[cfg(feature = "runtime")]

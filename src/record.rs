@@ -1,7 +1,7 @@
 //! A record as a handler gets it.
 
 use crate::fetch::Charge;
-use crate::lane::{Attempt, LaneId, Parcel, Tried};
+use crate::lane::{Attempt, Ended, LaneId, Lease, LeaseState, Parcel, Tried};
 use crate::produce::Outgoing;
 use crate::records::{Batch, TimestampType};
 use bytes::Bytes;
@@ -195,11 +195,63 @@ impl Record {
         (self.lane != LaneId::NONE).then_some(self.lane.0)
     }
 
-    /// Whether the partition is still ours and not about to be given back. Once false it stays false for this record, and what
-    /// the handler returns may count for nothing: another member may be working on it.
+    /// Whether the partition is still ours and not about to be given back. Once false it stays false
+    /// for this record, and what the handler returns may count for nothing: another member may be
+    /// working on it.
     #[must_use]
     pub fn lease_stands(&self) -> bool {
         self.parcel.lease.is_granted()
+    }
+
+    /// The right to work on the record's partition, to be asked or waited for after the record is
+    /// gone, or from another thread.
+    #[must_use]
+    pub fn lease(&self) -> RecordLease {
+        RecordLease(Arc::clone(&self.parcel.lease))
+    }
+
+    /// Resolves when the partition is about to be taken away, or was: the time to come to an end.
+    /// What the handler returns still counts until the drain's deadline; then, or at once where the
+    /// partition was lost, its future is dropped.
+    ///
+    /// ```
+    /// use laneway::{Outcome, Record};
+    /// # async fn work(record: &Record) {}
+    /// # trait Race: Future + Sized { async fn or<F: Future>(self, other: F) -> Option<Self::Output>; }
+    /// # impl<A: Future> Race for A { async fn or<F: Future>(self, _: F) -> Option<A::Output> { Some(self.await) } }
+    /// async fn handle(record: Record) -> Outcome {
+    ///     // With `tokio::select!` or whatever picks the first of two futures.
+    ///     match work(&record).or(record.cancelled()).await {
+    ///         Some(()) => Outcome::Ack,
+    ///         None => Outcome::Retry, // whoever has the partition next runs it again
+    ///     }
+    /// }
+    /// ```
+    pub fn cancelled(&self) -> Ended {
+        self.parcel.lease.ended()
+    }
+}
+
+/// The right to work on a record's partition. From [`Record::lease`]; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct RecordLease(Arc<Lease>);
+
+impl RecordLease {
+    /// Whether the partition is ours and not about to be given back. Never true again once false.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.0.is_granted()
+    }
+
+    /// Whether what the handler returns still counts: also while the partition is being given back.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        self.0.state() != LeaseState::Lost
+    }
+
+    /// As [`Record::cancelled`].
+    pub fn cancelled(&self) -> Ended {
+        self.0.ended()
     }
 }
 

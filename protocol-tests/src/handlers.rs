@@ -141,6 +141,8 @@ pub(crate) trait Executor {
     fn give(&mut self, group: laneway::engine::Group);
     fn recall(&mut self, lease: laneway::ids::LeaseId, what: laneway::lane::Recall);
     fn poll(&mut self, now: Now) -> Option<laneway::lane::Done<Delivery>>;
+    /// When a call has run for as long as it may.
+    fn next_deadline(&self) -> Option<Now>;
 }
 
 struct Task<H: Handler<Delivery>> {
@@ -159,8 +161,13 @@ impl<H: Handler<Delivery>> Executor for Task<H> {
         self.flag.0.store(true, Ordering::Release);
     }
 
+    fn next_deadline(&self) -> Option<Now> {
+        self.runner.next_deadline()
+    }
+
     fn poll(&mut self, now: Now) -> Option<laneway::lane::Done<Delivery>> {
-        if !self.flag.0.swap(false, Ordering::AcqRel) {
+        let due = self.runner.next_deadline().is_some_and(|at| at <= now);
+        if !self.flag.0.swap(false, Ordering::AcqRel) && !due {
             return None;
         }
         let waker = Waker::from(self.flag.clone());

@@ -250,7 +250,7 @@ async fn misuse_is_refused_before_any_io() {
         .subscribe(Topics::named(["t"]).group("g"))
         .retry(endless);
     let told = cap.run(|_r| async {}).await.unwrap_err().to_string();
-    assert!(told.contains("or_stop"), "{told}");
+    assert!(told.contains("Exhausted::Stop"), "{told}");
 }
 
 #[tokio::test]
@@ -307,4 +307,140 @@ async fn a_panic_in_the_event_function_takes_nothing_down() {
     }
     running.close(PATIENCE).await.unwrap();
     assert_eq!(server.cluster().committed("g", "t", 0).unwrap().offset, 20);
+}
+
+/// Waits until `done` says so of the cluster.
+async fn until(server: &Server, mut done: impl FnMut(&laneway::broker::Cluster) -> bool) {
+    let begun = std::time::Instant::now();
+    while !done(&server.cluster()) {
+        assert!(begun.elapsed() < PATIENCE, "it does not come to pass");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// G19: every thread of `run_blocking` is stuck in a handler: heartbeats go on, the handle
+/// answers, and closing ends in its time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocked_handlers_do_not_hold_the_client_up() {
+    const HEARTBEAT: i16 = 12;
+    let server = broker("t", 1).await;
+    fill(&server, "t", 1, 100, 10);
+    let (let_go, gate) = std::sync::mpsc::channel::<()>();
+    let gate = Arc::new(Mutex::new(gate));
+    let stuck = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counter = stuck.clone();
+    let running = Kafka::new(server.bootstrap())
+        .subscribe(Topics::named(["t"]).group("g"))
+        .session_timeout(Duration::from_secs(6))
+        .lanes_per_key(2)
+        .lane_key(LaneKey::RecordKey)
+        .start_blocking(move |_record: Record| {
+            counter.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            // Until the test drops its end; both threads, one behind the other.
+            let _ = gate.lock().unwrap().recv();
+        })
+        .unwrap();
+    until(&server, |_| {
+        stuck.load(std::sync::atomic::Ordering::SeqCst) == 2
+    })
+    .await;
+    let before = server.cluster().requests(HEARTBEAT);
+    until(&server, |cluster| cluster.requests(HEARTBEAT) >= before + 3).await;
+    assert_eq!(running.snapshot().await.unwrap().settled, 0);
+    assert_eq!(stuck.load(std::sync::atomic::Ordering::SeqCst), 2);
+    let begun = std::time::Instant::now();
+    running.close(Duration::from_secs(1)).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    drop(let_go);
+}
+
+/// What `run_blocking` returns too late counts for nothing and is counted; its lane waited.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocking_handler_that_is_late_has_failed() {
+    let server = broker("t", 1).await;
+    fill(&server, "t", 1, 2, 1);
+    let (seen, mut runs) = tokio::sync::mpsc::unbounded_channel();
+    let running = Kafka::new(server.bootstrap())
+        .subscribe(Topics::named(["t"]).group("g"))
+        .handler_timeout(Duration::from_millis(20))
+        .retry(laneway::Retry::fixed(Duration::from_millis(1)))
+        .workers_by_key(1)
+        .start_blocking(move |record: Record| {
+            let (offset, attempt) = (record.offset(), record.attempt());
+            if (offset, attempt) == (0, 1) {
+                std::thread::sleep(Duration::from_millis(60));
+            }
+            let error = record.last_error().map(str::to_owned);
+            seen.send((offset, attempt, error)).unwrap();
+        })
+        .unwrap();
+    assert_eq!(runs.recv().await, Some((0, 1, None)));
+    let words = "the handler took longer than 20ms".to_owned();
+    assert_eq!(runs.recv().await, Some((0, 2, Some(words))));
+    // A busy machine may be late more than once; order holds all the same.
+    let mut next = runs.recv().await.unwrap();
+    while next.0 == 0 {
+        next = runs.recv().await.unwrap();
+    }
+    assert_eq!((next.0, next.1), (1, 1));
+    assert!(running.snapshot().await.unwrap().timed_out >= 1);
+    running.close(PATIENCE).await.unwrap();
+}
+
+/// A future that never ends is dropped at its time-out; the error policy sees what it was and says
+/// what comes of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_never_ends_is_dropped_and_the_policy_decides() {
+    use laneway::lane::TimedOut;
+    let server = broker("t", 1).await;
+    fill(&server, "t", 1, 3, 1);
+    let running = Kafka::new(server.bootstrap())
+        .subscribe(Topics::named(["t"]).group("g"))
+        .handler_timeout(Duration::from_millis(20))
+        .on_error(|record, error| match error.downcast_ref::<TimedOut>() {
+            Some(TimedOut(_)) if record.attempt() > 1 => Outcome::Drop,
+            _ => Outcome::RetryAfter(Duration::from_millis(1)),
+        })
+        .commit_interval(Duration::from_millis(10))
+        .start(|record: Record| async move {
+            if record.offset() == 1 {
+                std::future::pending::<()>().await;
+            }
+        })
+        .unwrap();
+    until(&server, |cluster| {
+        cluster
+            .committed("g", "t", 0)
+            .is_some_and(|c| c.offset == 3)
+    })
+    .await;
+    assert!(running.snapshot().await.unwrap().timed_out >= 2);
+    running.close(PATIENCE).await.unwrap();
+}
+
+/// A handler is told when its partition is about to go: here since the subscription closes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_is_told_when_its_lease_ends() {
+    let server = broker("t", 1).await;
+    fill(&server, "t", 1, 2, 1);
+    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let running = Kafka::new(server.bootstrap())
+        .subscribe(Topics::named(["t"]).group("g"))
+        .start(move |record: Record| {
+            let told = told.clone();
+            async move {
+                let lease = record.lease();
+                told.send(lease.is_current()).unwrap();
+                record.cancelled().await;
+                lease.cancelled().await;
+                assert!(lease.counts());
+                told.send(lease.is_current()).unwrap();
+            }
+        })
+        .unwrap();
+    assert_eq!(heard.recv().await, Some(true));
+    running.close(PATIENCE).await.unwrap();
+    assert_eq!(heard.recv().await, Some(false));
+    let committed = server.cluster().committed("g", "t", 0).map(|c| c.offset);
+    assert_eq!(committed, Some(1), "what it returned while draining counts");
 }

@@ -120,6 +120,7 @@ fn settings(world: &World, dice: &mut Dice) -> Config {
         Mode::Any { workers: lanes },
         Mode::Fixed { lanes },
         Mode::Fixed { lanes },
+        Mode::PerKey { at_once: lanes },
     ]);
     config.executors = match config.mode {
         Mode::InTurn => 1,
@@ -131,7 +132,8 @@ fn settings(world: &World, dice: &mut Dice) -> Config {
         LaneKey::RecordKey,
         LaneKey::by(|r| (r.offset() % 7 != 0).then_some(r.offset() as u64 % 5)),
     ]);
-    config.one_lane_groups = dice.one_in(4) && matches!(config.mode, Mode::Fixed { .. });
+    config.one_lane_groups =
+        dice.one_in(4) && matches!(config.mode, Mode::Fixed { .. } | Mode::PerKey { .. });
     config.session_timeout = millis(dice.between(4000, 12_000));
     config.heartbeat_interval = millis(dice.between(300, 1500));
     config.rebalance_timeout = millis(dice.between(8000, 30_000));
@@ -149,6 +151,9 @@ fn settings(world: &World, dice: &mut Dice) -> Config {
     config.retry = Retry::exponential(millis(10), millis(500));
     if dice.one_in(3) {
         config.retry = config.retry.max_attempts(3).or_drop();
+    }
+    if dice.one_in(4) {
+        config.handler_timeout = Some(millis(dice.between(200, 2000)));
     }
     config.assignors = dice.pick(&[
         vec![AssignorKind::Range, AssignorKind::CooperativeSticky],

@@ -123,6 +123,8 @@ pub struct Config {
     pub executors: u32,
     /// The most records that one call of the handler gets.
     pub batch_max: u32,
+    /// How long a batch that is not full waits for more records.
+    pub batch_wait: Duration,
     /// Whether a group holds one lane's records only, for executors that block.
     pub one_lane_groups: bool,
     /// What is committed.
@@ -205,6 +207,7 @@ impl Config {
             mode: Mode::InTurn,
             executors: 1,
             batch_max: 1,
+            batch_wait: Duration::ZERO,
             one_lane_groups: false,
             commit: Commit::Tracked,
             commit_interval: Duration::from_secs(1),

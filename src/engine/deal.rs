@@ -220,6 +220,9 @@ impl Engine {
     /// What executors are to run, and what they are to drop.
     pub(super) fn send_groups(&mut self, now: Now) -> bool {
         self.recall();
+        // A batch waits for more records only where more may come.
+        let intake = matches!(self.phase, Phase::Running) && !self.fetch.is_starved();
+        self.lanes.set_intake(intake);
         let mut moved = false;
         while let Some((executor, group)) = self.lanes.poll_run(now) {
             self.actions.push_back(Action::Run { executor, group });

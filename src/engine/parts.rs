@@ -106,6 +106,7 @@ pub(super) fn lanes(c: &Config) -> LanesConfig {
         mode: c.mode,
         executors: c.executors,
         batch_max: c.batch_max,
+        batch_wait: c.batch_wait,
         blocking: c.one_lane_groups,
         retry: c.retry.clone(),
         dead_letters: c.dead_letter.is_some(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::LaneId;
+use super::ended::{Ended, Waiters};
 use super::outcome::Outcome;
 use super::retry::Tried;
 use crate::ids::LeaseId;
@@ -33,6 +34,7 @@ pub struct Lease {
     state: AtomicU8,
     /// Records dealt to executors whose result is not known. Only the engine's side changes it.
     out: AtomicU64,
+    waiters: Waiters,
 }
 
 impl Lease {
@@ -43,6 +45,7 @@ impl Lease {
             id,
             state: AtomicU8::new(LeaseState::Granted as u8),
             out: AtomicU64::new(0),
+            waiters: Waiters::default(),
         })
     }
 
@@ -92,9 +95,22 @@ impl Lease {
     pub(super) fn lower(&self, to: LeaseState) {
         let lowered = |old: u8| Some((old & REST) | (old & !REST).max(to as u8));
         // It never says no.
-        let _ = self
+        let was = self
             .state
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, lowered);
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, lowered)
+            .unwrap_or_else(|was| was);
+        if was & !REST == LeaseState::Granted as u8 && to != LeaseState::Granted {
+            self.waiters.wake_all();
+        }
+    }
+
+    pub(super) fn waiters(&self) -> &Waiters {
+        &self.waiters
+    }
+
+    /// Resolves when the lease is about to end, or has: no record of it starts any more.
+    pub fn ended(self: &Arc<Self>) -> Ended {
+        Ended::new(Arc::clone(self))
     }
 
     pub(super) fn out(&self) -> u64 {
@@ -134,6 +150,8 @@ pub struct Group<L> {
     pub(super) segs: Vec<Seg<L>>,
     pub(super) items: Vec<Item>,
     pub(super) records: u32,
+    /// Lanes that are unsealed when the walk begins: nothing more comes of what they were.
+    pub(super) opens: Vec<LaneId>,
     /// When it was shipped, for the measure of how long a group takes.
     pub(super) shipped: Now,
     /// Nanoseconds a record that its executor took for the group before this one; 0: not known.
@@ -150,6 +168,7 @@ impl<L> Group<L> {
             segs: Vec::new(),
             items: Vec::new(),
             records: 0,
+            opens: Vec::new(),
             shipped: Now(0),
             pace: 0,
             seg: 0,
@@ -210,6 +229,7 @@ impl<L> Group<L> {
     pub(super) fn clear(&mut self) {
         self.segs.clear();
         self.items.clear();
+        self.opens.clear();
         self.records = 0;
         self.pace = 0;
         (self.seg, self.item, self.step) = (0, 0, 0);

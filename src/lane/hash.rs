@@ -33,6 +33,11 @@ impl KeyHash {
         self.0 == 0
     }
 
+    /// All its bits.
+    pub(super) fn number(self) -> u64 {
+        self.0
+    }
+
     /// One of `lanes` lanes.
     pub(super) fn lane(self, lanes: u32) -> u32 {
         (((self.0 >> 32) * u64::from(lanes)) >> 32) as u32

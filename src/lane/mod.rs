@@ -30,6 +30,7 @@
 
 mod call;
 mod chain;
+mod ended;
 mod group;
 mod hash;
 mod lanes;
@@ -44,6 +45,7 @@ mod wake;
 mod watch;
 
 pub use call::NowFn;
+pub use ended::Ended;
 pub use group::{Group, Late, Lease, LeaseState, PARCEL_RECORDS_MAX, Parcel, RunResult};
 pub use hash::{KeyHash, Keys, LaneHasher};
 pub use lanes::{

@@ -383,6 +383,10 @@ impl<L, H: Handler<L>> Runner<L, H> {
         now: Now,
         may_start: &mut dyn FnMut() -> bool,
     ) -> Option<Stop> {
+        for lane in group.opens.drain(..) {
+            let was = self.lanes.remove(&lane.0);
+            debug_assert!(matches!(was, Some(Blocked::Sealed)));
+        }
         while let Some(seg) = group.segs.get_mut(group.seg) {
             let opens = std::mem::replace(&mut seg.opens, LaneId::NONE);
             if opens != LaneId::NONE {

@@ -3,7 +3,7 @@
 use super::Clock;
 use crate::engine::{Done, Group};
 use crate::ids::{ExecutorId, LeaseId};
-use crate::lane::{Handler, Recall, Runner, RunnerConfig};
+use crate::lane::{Handler, NowFn, Recall, Runner, RunnerConfig};
 use crate::record::Delivery;
 use crate::time::Now;
 use std::future::{Future, poll_fn};
@@ -36,7 +36,12 @@ impl ExecutorTx {
     pub(super) fn send(&self, message: ToExecutor) {
         match self {
             ExecutorTx::Task(tx) => drop(tx.send(message)),
-            ExecutorTx::Thread(tx) => drop(tx.send(message)),
+            ExecutorTx::Thread(tx) => {
+                if let Some(to) = &tx.to {
+                    drop(to.send(message));
+                }
+                tx.thread.unpark();
+            }
         }
     }
 }
@@ -77,6 +82,7 @@ where
     let mut runner = Runner::new(handler, config);
     let (tx, mut rx) = mpsc::unbounded_channel();
     let mut fenced: Option<Pin<Box<Sleep>>> = None;
+    let mut alarm = Alarm::default();
     runtime.spawn(poll_fn(move |cx| {
         loop {
             match rx.poll_recv(cx) {
@@ -114,7 +120,11 @@ where
                         return Poll::Ready(()); // the driver is gone
                     }
                 }
-                Poll::Pending => return Poll::Pending,
+                // A call that has run for too long is ended by the next poll of the runner.
+                Poll::Pending => match runner.next_deadline() {
+                    Some(at) if alarm.poll(cx, &gate.clock, at).is_ready() => {}
+                    _ => return Poll::Pending,
+                },
             }
         }
         cx.waker().wake_by_ref();
@@ -136,11 +146,51 @@ impl Wake for ThreadWake {
     }
 }
 
+/// A timer for the end of the call that began first. It is set anew when it has rung, not for each
+/// call: most calls end long before.
+#[derive(Default)]
+struct Alarm(Option<(Now, Pin<Box<Sleep>>)>);
+
+impl Alarm {
+    fn poll(&mut self, cx: &mut Context<'_>, clock: &Clock, at: Now) -> Poll<()> {
+        if clock.now() >= at {
+            return Poll::Ready(());
+        }
+        if self.0.as_ref().is_none_or(|(rings, _)| *rings > at) {
+            self.set(clock, at);
+        }
+        loop {
+            let Some((rings, sleep)) = &mut self.0 else {
+                return Poll::Ready(());
+            };
+            if sleep.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            if *rings >= at {
+                self.0 = None;
+                return Poll::Ready(());
+            }
+            self.set(clock, at);
+        }
+    }
+
+    fn set(&mut self, clock: &Clock, at: Now) {
+        let instant = tokio::time::Instant::from_std(clock.instant(at));
+        match &mut self.0 {
+            Some((rings, sleep)) => {
+                *rings = at;
+                sleep.as_mut().reset(instant);
+            }
+            None => self.0 = Some((at, Box::pin(tokio::time::sleep_until(instant)))),
+        }
+    }
+}
+
 /// A thread for handlers that block.
 pub(crate) fn spawn_blocking_executor<H>(
     id: ExecutorId,
     handler: H,
-    config: RunnerConfig,
+    mut config: RunnerConfig,
     gate: Gate,
     done: mpsc::UnboundedSender<Done>,
 ) -> std::io::Result<ExecutorTx>
@@ -148,6 +198,8 @@ where
     H: Handler<Delivery> + Send + 'static,
     H::Run: 'static,
 {
+    let clock = gate.clock;
+    config.clock = Some(NowFn(Arc::new(move || clock.now())));
     let (tx, rx) = std::sync::mpsc::channel();
     let tx = Arc::new(tx);
     let waker = Waker::from(Arc::new(ThreadWake(Arc::downgrade(&tx))));

@@ -2,7 +2,7 @@
 
 use super::{BatchSubscription, Subscription};
 use crate::error::Error;
-use crate::lane::{HandlerError, Outcome};
+use crate::lane::{HandlerError, Mode, Outcome};
 use crate::record::Record;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,64 @@ impl Subscription {
     }
 }
 
+impl Subscription {
+    /// Gives every live key a lane of its own and runs at most `n` records at once. A key is live
+    /// while a record of it is held here; two keys never wait for each other, unless the 64 bits
+    /// of their hashes agree. Records without a key run in any order. The table of live keys is
+    /// bounded by the records that are held, which [`Subscription::budget`] bounds.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "broker"))] fn main() {}
+    /// # #[cfg(feature = "broker")] #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| (format!("k{}", n % 2), [n]))).await?;
+    /// # let brokers = server.bootstrap();
+    /// use laneway::{Kafka, LaneKey, Record, Topics};
+    ///
+    /// let (done, mut ten) = tokio::sync::mpsc::channel(10);
+    /// let running = Kafka::new(brokers)
+    ///     .subscribe(Topics::named(["payments"]).group("billing"))
+    ///     .lanes_per_key(16)
+    ///     .lane_key(LaneKey::RecordKey)
+    ///     .start(move |record: Record| {
+    ///         let done = done.clone();
+    ///         async move { done.send(record.offset()).await.map_err(|e| e.to_string()) }
+    ///     })?;
+    /// let mut last = [-1; 2];
+    /// for _ in 0..10 {
+    ///     let offset = ten.recv().await.expect("it runs");
+    ///     let key = (offset % 2) as usize;
+    ///     assert!(last[key] < offset, "in order within a key");
+    ///     last[key] = offset;
+    /// }
+    /// running.close(std::time::Duration::from_secs(5)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lanes_per_key(mut self, n: usize) -> Self {
+        self.lanes.push("lanes_per_key");
+        self.config.mode = Mode::PerKey {
+            at_once: self.count("lanes_per_key", n),
+        };
+        self
+    }
+}
+
 impl BatchSubscription {
+    /// How long a batch that is not full waits for more records; by default not at all. It is
+    /// handed over early where no more can come: the byte budget is used up, or the subscription
+    /// drains.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// let batches = subscription.batch(500).batch_wait(std::time::Duration::from_millis(20));
+    /// ```
+    pub fn batch_wait(mut self, wait: Duration) -> Self {
+        self.inner.config.batch_wait = wait;
+        self
+    }
+
     /// As [`Subscription::on_error`].
     pub fn on_error(
         mut self,

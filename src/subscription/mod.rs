@@ -158,7 +158,7 @@ impl Subscription {
         self
     }
 
-    fn count(&mut self, call: &str, n: usize) -> u32 {
+    pub(super) fn count(&mut self, call: &str, n: usize) -> u32 {
         const WORKERS_MAX: u32 = 1 << 20;
         match u32::try_from(n) {
             Ok(n) if n > 0 && n <= WORKERS_MAX => n,
@@ -534,6 +534,7 @@ impl Subscription {
         match self.config.mode {
             Mode::Any { workers } => workers,
             Mode::Fixed { lanes } => lanes,
+            Mode::PerKey { at_once } => at_once,
             _ => 1,
         }
     }

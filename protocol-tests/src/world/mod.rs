@@ -556,6 +556,8 @@ impl World {
         next = laneway::time::earliest(next, self.cluster.next_deadline());
         next = laneway::time::earliest(next, self.timers.next());
         for member in self.members.iter().filter(|m| m.alive && !m.frozen) {
+            let calls = member.executors.iter().filter_map(|e| e.next_deadline());
+            next = laneway::time::earliest(next, calls.min());
             next = laneway::time::earliest(next, member.engine.next_deadline());
         }
         let Some(at) = next.filter(|at| *at <= end) else {

@@ -45,6 +45,7 @@ impl<L> Lanes<L> {
             let l = stretch.lane.0;
             let lane = &mut self.lanes[l as usize];
             lane.queued += len;
+            lane.aside -= len;
             self.nodes.push(&mut lane.queue, stretch);
             self.touch(l);
         }
@@ -58,6 +59,10 @@ impl<L> Lanes<L> {
 
     pub(super) fn set_aside(&mut self, stretch: Stretch<L>) {
         self.aside_records += stretch.len as usize;
+        if stretch.lane != LaneId::NONE {
+            // The lane is kept for them: under lanes by key it would be another key's.
+            self.lanes[stretch.lane.0 as usize].aside += stretch.len;
+        }
         let of_lease = self.aside.entry(stretch.parcel.lease.id());
         of_lease.or_default().push(stretch);
     }
@@ -65,6 +70,10 @@ impl<L> Lanes<L> {
     pub(super) fn drop_aside(&mut self, lease: &Lease) {
         for stretch in self.aside.remove(&lease.id()).unwrap_or_default() {
             self.aside_records -= stretch.len as usize;
+            if stretch.lane != LaneId::NONE {
+                self.lanes[stretch.lane.0 as usize].aside -= stretch.len;
+                self.touch(stretch.lane.0);
+            }
         }
     }
 
@@ -110,7 +119,7 @@ impl<L> Lanes<L> {
             },
         );
         let is_its = |due: &Due<L>| match due {
-            Due::Lane(_) | Due::DeadLetter(_) => false,
+            Due::Lane(_) | Due::DeadLetter(_) | Due::Batch(_) => false,
             Due::Record(stretch) => stretch.parcel.lease.id() == lease.id(),
         };
         let timers = self.timers.iter().filter(|(_, due)| is_its(due));

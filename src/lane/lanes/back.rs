@@ -4,7 +4,9 @@ use super::super::LaneId;
 use super::super::group::{Cut, Group, Item, Late, LeaseState, RunResult, Stretch};
 use super::super::outcome::Outcome;
 use super::super::retry::{Exhausted, Next, Tried, Why, is_loud};
-use super::{Due, Lanes, Note, PARKED, RETURNING, SEALED, Sink, TIMERS_OF_RECORDS};
+use super::{
+    Due, Lanes, Note, PARKED, RETURNING, SEALED, SHORT, Sink, TIMERS_OF_BATCHES, TIMERS_OF_RECORDS,
+};
 use crate::ids::ExecutorId;
 use crate::time::Now;
 use std::sync::Arc;
@@ -53,7 +55,8 @@ impl<L: 'static> Lanes<L> {
                         let lane_at = &mut self.lanes[lane.0 as usize];
                         lane_at.out -= acked;
                         lane_at.late += (len - acked) as i32;
-                        if lane_at.flags != 0 || len > acked {
+                        let idle = lane_at.out == 0 && self.keys.is_some();
+                        if lane_at.flags != 0 || len > acked || idle {
                             self.touch(lane.0);
                         }
                     }
@@ -141,6 +144,7 @@ impl<L: 'static> Lanes<L> {
     /// The lanes' side of a segment of items. Gives how many were acked at once.
     fn take_items(&mut self, items: &[Item]) -> u32 {
         let mut acked = 0;
+        let per_key = self.keys.is_some();
         for item in items {
             let late = item.is_late();
             acked += u32::from(!late);
@@ -152,7 +156,7 @@ impl<L: 'static> Lanes<L> {
                 true => lane.late += 1,
                 false => lane.out -= 1,
             }
-            if late || lane.flags != 0 {
+            if late || lane.flags != 0 || (per_key && lane.out == 0) {
                 self.touch(item.lane.0);
             }
         }
@@ -269,6 +273,11 @@ impl<L: 'static> Lanes<L> {
         }
         self.put_back(what);
         let lane = &mut self.lanes[number as usize];
+        if lane.is(SHORT) {
+            lane.set(SHORT, false);
+            let batch = (lane.due, TIMERS_OF_BATCHES | u64::from(number));
+            self.timers.remove(&batch);
+        }
         let parked = lane.is(PARKED);
         if parked && lane.due >= due {
             return;

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::super::LaneId;
 use super::super::group::{Cut, Group, Item, Parcel, Seg, Stretch};
-use super::{LISTED, Lanes, MOVING, SEALED, TRIAL};
+use super::{LISTED, Lanes, MOVING, RIPE, SEALED, TRIAL};
 use crate::time::Now;
 
 pub(super) struct Exec<L> {
@@ -31,13 +32,16 @@ pub(super) struct Exec<L> {
     /// Records a group should have.
     pub(super) size: u32,
     size_min: u32,
+    size_max: u32,
     spare: Vec<Group<L>>,
+    /// Until when what is here waits for a full batch.
+    pub(super) short_until: Option<Now>,
 }
 
 /// A group should keep its executor busy for this long: the other lanes of a group wait for the
 /// slowest.
 const GROUP_NANOS: u64 = 250_000;
-const GROUP_RECORDS_MAX: u32 = 1024;
+pub(super) const GROUP_RECORDS_MAX: u32 = 1024;
 /// A group's size before anything is known about the handler.
 const GROUP_RECORDS_FIRST: u32 = 16;
 /// Emptied groups kept for their buffers.
@@ -48,7 +52,7 @@ const READY_RECORDS_MAX: usize = 8 * GROUP_RECORDS_MAX as usize;
 const RELEASE_MAX: u32 = 64;
 
 impl<L> Exec<L> {
-    pub(super) fn new(groups_max: usize, size_min: u32) -> Self {
+    pub(super) fn new(groups_max: usize, size_min: u32, size_max: u32) -> Self {
         Exec {
             ready: VecDeque::new(),
             filling: Group::new(),
@@ -62,9 +66,11 @@ impl<L> Exec<L> {
             crowded: false,
             pace: 0,
             last_back: Now(0),
-            size: GROUP_RECORDS_FIRST.max(size_min),
+            size: whole(GROUP_RECORDS_FIRST.clamp(size_min, size_max), size_min),
             size_min,
+            size_max,
             spare: Vec::new(),
+            short_until: None,
         }
     }
 
@@ -134,6 +140,24 @@ impl<L> Exec<L> {
         self.pushed(stretch.len);
     }
 
+    /// Tells the Runner with the next group that a sealed lane is nothing to it any more. No record
+    /// of the lane is here; those that come next, of another key, go into this group or a later
+    /// one.
+    pub(super) fn push_open(&mut self, lane: LaneId) {
+        self.filling.opens.push(lane);
+    }
+
+    /// Whether what is here is to wait for a full batch, of this size; `None`: no more will come.
+    pub(super) fn waits_for_more(&mut self, now: Now, wait: Duration, batch: Option<u32>) -> bool {
+        let next = self.ready.is_empty() && self.may_ship() && !self.filling.is_empty();
+        let short = batch.is_some_and(|batch| !self.filling.records.is_multiple_of(batch));
+        if next && short && now < *self.short_until.get_or_insert(now + wait) {
+            return true;
+        }
+        self.short_until = None;
+        false
+    }
+
     /// Ends the group that is being filled.
     pub(super) fn close_group(&mut self) {
         self.close_seg();
@@ -179,7 +203,7 @@ impl<L> Exec<L> {
             old => (old - old / 2 + pace / 2).max(1),
         };
         let size = u32::try_from(GROUP_NANOS / self.pace).unwrap_or(GROUP_RECORDS_MAX);
-        self.size = size.clamp(1, GROUP_RECORDS_MAX).max(self.size_min);
+        self.size = whole(size.clamp(self.size_min, self.size_max), self.size_min);
     }
 
     pub(super) fn keep(&mut self, mut group: Group<L>) {
@@ -201,6 +225,7 @@ impl<L> Exec<L> {
         let groups = self.ready.iter_mut().chain([&mut self.filling]);
         for group in groups.filter(|g| g.segs.iter().any(&goes)) {
             let mut old = std::mem::replace(group, Group::new());
+            group.opens = std::mem::take(&mut old.opens);
             let mut from = 0;
             for seg in old.segs.drain(..) {
                 let goes = goes(&seg);
@@ -236,7 +261,17 @@ impl<L> Exec<L> {
             self.ready_records -= left as usize;
             self.load -= left as usize;
         }
-        self.ready.retain(|group| !group.is_empty());
+        // A group that is empty now is not shipped; what it opens is opened by the next one.
+        let mut opens = Vec::new();
+        self.ready.retain_mut(|group| {
+            opens.append(&mut group.opens);
+            if group.is_empty() {
+                return false;
+            }
+            group.opens = std::mem::take(&mut opens);
+            true
+        });
+        self.filling.opens.append(&mut opens);
     }
 
     fn pushed(&mut self, records: u32) {
@@ -247,6 +282,11 @@ impl<L> Exec<L> {
             self.close_group();
         }
     }
+}
+
+/// As many whole batches as fit, at least one.
+fn whole(records: u32, batch: u32) -> u32 {
+    (records - records % batch).max(batch)
 }
 
 impl<L> Lanes<L> {
@@ -285,20 +325,19 @@ impl<L> Lanes<L> {
 
     /// Fills an executor from the lanes that wait, before anything new is dealt to it.
     pub(super) fn refill(&mut self, e: usize) {
-        while let Some(stretch) = self.execs[e]
-            .wants(false)
-            .then(|| self.nodes.pop(&mut self.again))
-            .flatten()
-        {
-            self.queued -= stretch.len as usize;
-            stretch.parcel.lease.went_out(stretch.len);
-            self.execs[e].push_range(stretch, LaneId::NONE);
-        }
+        while !self.one_lane && self.execs[e].wants(false) && self.release_loose(e) {}
         loop {
             let exec = &mut self.execs[e];
             if !exec.wants(self.one_lane) {
                 break;
             }
+            // Lanes and records without one take turns, so that neither starves the other.
+            self.loose_turn = !self.loose_turn;
+            let lanes_wait = !exec.lanes.is_empty() || !self.free_lanes.is_empty();
+            if (self.loose_turn || !lanes_wait) && self.release_loose(e) {
+                continue;
+            }
+            let exec = &mut self.execs[e];
             let Some(l) = exec
                 .lanes
                 .pop_front()
@@ -309,6 +348,7 @@ impl<L> Lanes<L> {
             let lane = &mut self.lanes[l as usize];
             lane.flags &= !LISTED;
             if !lane.may_go(self.one_lane) {
+                self.touch(l);
                 continue;
             }
             if lane.is_bound() && lane.exec as usize != e {
@@ -320,11 +360,34 @@ impl<L> Lanes<L> {
         }
     }
 
+    /// Deals records to an executor that wait without a lane. Whether there were any.
+    fn release_loose(&mut self, e: usize) -> bool {
+        let room = match self.one_lane {
+            true => self.batch_max,
+            false => u32::MAX,
+        };
+        let stretch = match self.nodes.front_mut(&self.again) {
+            Some(front) if front.len > room => Some(front.split(room)),
+            _ => self.nodes.pop(&mut self.again),
+        };
+        let Some(stretch) = stretch else {
+            return false;
+        };
+        self.queued -= stretch.len as usize;
+        stretch.parcel.lease.went_out(stretch.len);
+        self.execs[e].push_range(stretch, LaneId::NONE);
+        if self.one_lane {
+            self.execs[e].close_group();
+        }
+        true
+    }
+
     /// Deals the front of a lane's queue to an executor.
     fn release(&mut self, l: u32, e: usize) {
         let lane = &mut self.lanes[l as usize];
         let exec = &mut self.execs[e];
         lane.exec = e as u32;
+        lane.set(RIPE, false);
         let mut opens = LaneId::NONE;
         if lane.is(SEALED) {
             lane.set(SEALED, false);

@@ -2,14 +2,16 @@
 
 mod aside;
 mod back;
+mod deal;
 mod exec;
 mod held;
+mod keys;
 mod lease;
 mod shed;
 mod view;
+mod waits;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,16 +21,17 @@ pub use self::view::{LaneView, Waits};
 
 use self::exec::Exec;
 use self::held::Held;
+use self::keys::KeyTable;
 use super::LaneId;
 use super::chain::{Chain, Nodes};
-use super::group::{Group, Item, Lease, PARCEL_RECORDS_MAX, Parcel, Stretch};
-use super::hash::{KeyHash, Keys};
+use super::group::{Group, Lease, Stretch};
+use super::hash::KeyHash;
 use super::permits::Permits;
 use super::retry::{Exhausted, Jitter, Retry, Why};
 use super::runner::{Recall, RunnerConfig};
 use super::watch::Watch;
 use crate::ids::{ExecutorId, LeaseId};
-use crate::time::Now;
+use crate::time::{Now, earliest};
 
 /// How records run beside each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +49,12 @@ pub enum Mode {
     Fixed {
         /// How many lanes.
         lanes: u32,
+    },
+    /// A lane for each live key, at most `at_once` records at once over all of them. Records
+    /// without a key run in any order.
+    PerKey {
+        /// How many at once.
+        at_once: u32,
     },
 }
 
@@ -71,6 +80,9 @@ pub struct LanesConfig {
     pub parked_max: usize,
     /// How long a handler call may take.
     pub timeout: Option<Duration>,
+    /// How long a batch that is not full waits for more records. It ends early where intake is
+    /// stopped (see [`Lanes::set_intake`]).
+    pub batch_wait: Duration,
     /// Records that may wait behind blocked lanes before no more are wanted.
     pub queued_max: usize,
     /// For the retries' jitter.
@@ -90,6 +102,7 @@ impl LanesConfig {
             dead_letters: false,
             parked_max: 10_000,
             timeout: None,
+            batch_wait: Duration::ZERO,
             queued_max: 1_000_000,
             seed: 0,
         }
@@ -106,6 +119,7 @@ impl LanesConfig {
                 Mode::Any { workers } => Some(Permits::new(workers)),
                 // Never short of one, until the cap is lowered.
                 Mode::Fixed { lanes } => Some(Permits::new(lanes.saturating_add(self.executors))),
+                Mode::PerKey { at_once } => Some(Permits::new(at_once)),
                 Mode::InTurn => None,
             },
             timeout: self.timeout,
@@ -204,6 +218,8 @@ pub struct LoadSnapshot {
     pub lanes_busy: usize,
     /// Lanes with records waiting in them.
     pub lanes_queued: usize,
+    /// Keys that have a lane of their own now, under [`Mode::PerKey`].
+    pub keys: usize,
     /// When the group that has been out longest was shipped.
     pub oldest_group: Option<Now>,
 }
@@ -250,6 +266,15 @@ pub struct Lanes<L> {
     dead_new: VecDeque<u64>,
     dead_next: u64,
     timed_out: u64,
+    /// Which lane each live key has, where a key has one of its own.
+    keys: Option<KeyTable>,
+    /// How long a batch waits for more; zero where batches are not formed.
+    batch_wait: Duration,
+    intake: bool,
+    /// Whether records that wait without a lane go before lanes that wait.
+    loose_turn: bool,
+    /// Lanes that have begun to wait for a full batch; their time begins when it is next known.
+    short: Vec<u32>,
 }
 
 /// One lane. In the hot path `flags` is zero.
@@ -266,8 +291,13 @@ struct Lane {
     queued: u32,
     /// Its records that are on their way to a dead-letter topic.
     held: u32,
-    /// When the record at the front is due, while the lane is parked.
+    /// Its records of leases at rest.
+    aside: u32,
+    /// When the record at the front is due, while the lane is parked; or when a batch that is not
+    /// full is handed over, while it waits for more.
     due: Now,
+    /// Whose lane it is, where a key has a lane of its own; keyless while it is nobody's.
+    key: KeyHash,
 }
 
 /// The queue is not empty.
@@ -289,6 +319,10 @@ const LISTED: u16 = 128;
 
 /// A record of it is on its way to a dead-letter topic.
 const HELD: u16 = 256;
+/// Its batch is not full and waits for more.
+const SHORT: u16 = 512;
+/// Its batch has waited long enough.
+const RIPE: u16 = 1024;
 
 /// What a timer is for.
 enum Due<L> {
@@ -296,10 +330,13 @@ enum Due<L> {
     /// A record without a lane.
     Record(Stretch<L>),
     DeadLetter(u64),
+    /// A lane's batch has waited long enough.
+    Batch(u32),
 }
 
 /// Timers of one moment are told apart by a number: that of a lane, or one of these and a number
 /// that is counted up.
+const TIMERS_OF_BATCHES: u64 = 1 << 61;
 const TIMERS_OF_RECORDS: u64 = 1 << 62;
 const TIMERS_OF_DEAD_LETTERS: u64 = 1 << 63;
 
@@ -314,16 +351,21 @@ impl<L> Lanes<L> {
     pub fn new(config: &LanesConfig) -> Self {
         let lanes = match config.mode {
             Mode::InTurn => LANES_IN_TURN,
-            Mode::Any { .. } => 0,
+            Mode::Any { .. } | Mode::PerKey { .. } => 0,
             Mode::Fixed { lanes } => lanes.clamp(1, LaneId::NONE.0),
         };
-        let has_lanes = matches!(config.mode, Mode::Fixed { .. });
+        let has_lanes = matches!(config.mode, Mode::Fixed { .. } | Mode::PerKey { .. });
         let one_lane = has_lanes && (config.blocking || config.batch_max > 1);
         let executors = match config.mode {
             Mode::InTurn => 1,
             _ => config.executors.max(1),
         };
         let groups_max = if config.blocking { 1 } else { 2 };
+        // A call that blocks its thread must hold up nothing that could run elsewhere.
+        let size_max = match config.blocking && !has_lanes {
+            true => config.batch_max.max(1),
+            false => exec::GROUP_RECORDS_MAX.max(config.batch_max),
+        };
         Lanes {
             mode: config.mode,
             one_lane,
@@ -334,7 +376,7 @@ impl<L> Lanes<L> {
             lanes: (0..lanes).map(|_| Lane::new()).collect(),
             nodes: Nodes::new(),
             execs: (0..executors)
-                .map(|_| Exec::new(groups_max, config.batch_max.max(1)))
+                .map(|_| Exec::new(groups_max, config.batch_max.max(1), size_max))
                 .collect(),
             free_lanes: VecDeque::new(),
             again: Chain::EMPTY,
@@ -355,46 +397,14 @@ impl<L> Lanes<L> {
             dead_new: VecDeque::new(),
             dead_next: 0,
             timed_out: 0,
-        }
-    }
-
-    /// Takes a parcel in. A parcel of a lease that has ended is dropped.
-    ///
-    /// # Panics
-    /// When there are not as many keys as records, or more records than a parcel may hold.
-    pub fn deal(&mut self, parcel: &Arc<Parcel<L>>, keys: Keys<'_>) {
-        self.deal_part(parcel, keys, 0..parcel.len);
-    }
-
-    /// Takes some of a parcel's records in: those with these indices. The keys are those of the
-    /// whole parcel. Parts are dealt in order; what is left out, because it had settled before,
-    /// never comes back.
-    ///
-    /// # Panics
-    /// When there are not as many keys as records, more records than a parcel may hold, or fewer
-    /// than the part says.
-    pub fn deal_part(&mut self, parcel: &Arc<Parcel<L>>, keys: Keys<'_>, part: Range<u32>) {
-        assert!(parcel.len <= PARCEL_RECORDS_MAX, "a parcel is too long");
-        assert!(part.end <= parcel.len, "a part of the parcel");
-        if let Keys::Each(keys) = keys {
-            assert!(keys.len() == parcel.len as usize, "a key for each record");
-        }
-        if part.is_empty() || !parcel.lease.is_granted() {
-            return;
-        }
-        match (self.mode, keys) {
-            (Mode::Any { .. }, _) => self.deal_any(parcel, part),
-            (_, Keys::Same(key)) => {
-                let lane = self.lane_of(key);
-                self.deal_range(parcel, part, lane);
-            }
-            (_, Keys::Each(keys)) if self.one_lane => {
-                for index in part {
-                    let lane = self.lane_of(keys[index as usize]);
-                    self.enqueue(lane, parcel, index, 1);
-                }
-            }
-            (_, Keys::Each(keys)) => self.deal_each(parcel, keys, part),
+            keys: matches!(config.mode, Mode::PerKey { .. }).then(KeyTable::default),
+            batch_wait: match config.batch_max {
+                0 | 1 => Duration::ZERO,
+                _ => config.batch_wait,
+            },
+            intake: true,
+            loose_turn: false,
+            short: Vec::new(),
         }
     }
 
@@ -404,11 +414,12 @@ impl<L> Lanes<L> {
     pub fn wants_more(&self) -> bool {
         if self.queued >= self.queued_max
             || self.parked + self.dead.len() >= self.parked_max
-            || !self.again.is_empty()
+            || (!self.again.is_empty() && !self.one_lane)
         {
             return false;
         }
-        if !self.lanes.is_empty() && self.lanes_queued == self.lanes.len() && !self.one_lane {
+        let fixed = !self.lanes.is_empty() && self.keys.is_none();
+        if fixed && self.lanes_queued == self.lanes.len() && !self.one_lane {
             // Whatever came would wait behind something.
             return false;
         }
@@ -423,18 +434,29 @@ impl<L> Lanes<L> {
     /// in it yet.
     #[must_use]
     pub fn takes(&self, key: KeyHash) -> bool {
-        if self.lanes.is_empty() || key.is_keyless() {
+        if key.is_keyless() {
             return true;
         }
-        self.lanes[self.lane_number(key)].queued == 0
+        let lane = match &self.keys {
+            Some(keys) => keys.get(key).map(|l| l as usize),
+            None => (!self.lanes.is_empty()).then(|| self.lane_number(key)),
+        };
+        lane.is_none_or(|l| self.lanes[l].queued == 0)
     }
 
     /// The next group to ship. At most two are out for each executor.
     pub fn poll_run(&mut self, now: Now) -> Option<(ExecutorId, Group<L>)> {
         let execs = self.execs.len();
+        self.begin_waits(now);
+        if self.keys.as_mut().is_some_and(KeyTable::shrink) {
+            self.lanes = Vec::new();
+        }
         for step in 0..execs {
             let e = (self.exec_turn + step) % execs;
             self.refill(e);
+            if self.waits_for_more(e, now) {
+                continue;
+            }
             if let Some(group) = self.execs[e].ship(now) {
                 self.exec_turn = (e + 1) % execs;
                 return Some((ExecutorId(e as u32), group));
@@ -461,6 +483,8 @@ impl<L> Lanes<L> {
                     self.touch(l);
                 }
                 Due::DeadLetter(id) => self.dead_new.push_back(id),
+                Due::Batch(l) if self.lanes[l as usize].is(SHORT) => self.ripen(l),
+                Due::Batch(_) => {}
                 Due::Record(stretch) => {
                     self.parked -= 1;
                     self.queued += stretch.len as usize;
@@ -473,7 +497,8 @@ impl<L> Lanes<L> {
     /// When the next retry is due.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Now> {
-        self.timers.first_key_value().map(|((due, _), _)| *due)
+        let timer = self.timers.first_key_value().map(|((due, _), _)| *due);
+        earliest(timer, self.batch_deadline())
     }
 
     /// Records of a lease that an executor has, or is about to get: a drain is over at none.
@@ -499,109 +524,9 @@ impl<L> Lanes<L> {
             out: self.execs.iter().map(|e| e.load - e.ready_records).sum(),
             lanes_busy: self.lanes.iter().filter(|lane| lane.out > 0).count(),
             lanes_queued: self.lanes_queued,
+            keys: self.keys.as_ref().map_or(0, KeyTable::len),
             oldest_group: self.execs.iter().filter_map(Exec::oldest_group).min(),
         }
-    }
-
-    fn deal_any(&mut self, parcel: &Arc<Parcel<L>>, part: Range<u32>) {
-        parcel.lease.went_out(part.end - part.start);
-        let mut index = part.start;
-        while index < part.end {
-            let e = self.pick();
-            let exec = &mut self.execs[e];
-            let room = exec.room().min(part.end - index);
-            for index in index..index + room {
-                exec.push_item(parcel, Item::new(LaneId::NONE, index));
-            }
-            exec.close_seg();
-            index += room;
-        }
-    }
-
-    fn deal_range(&mut self, parcel: &Arc<Parcel<L>>, part: Range<u32>, l: u32) {
-        let records = part.end - part.start;
-        self.mark_crowded();
-        if self.one_lane || !self.may_deal(l) {
-            self.enqueue(l, parcel, part.start, records);
-            return;
-        }
-        let lane = &mut self.lanes[l as usize];
-        lane.out += records;
-        let exec = &mut self.execs[lane.exec as usize];
-        parcel.lease.went_out(records);
-        let mut index = part.start;
-        while index < part.end {
-            let len = exec.room().min(part.end - index);
-            let stretch = Stretch {
-                parcel: Arc::clone(parcel),
-                index,
-                len,
-                tried: None,
-                lane: LaneId(l),
-            };
-            exec.push_range(stretch, LaneId::NONE);
-            index += len;
-        }
-    }
-
-    fn deal_each(&mut self, parcel: &Arc<Parcel<L>>, keys: &[KeyHash], part: Range<u32>) {
-        let mut out = 0;
-        self.mark_crowded();
-        let keys = &keys[part.start as usize..part.end as usize];
-        for (key, index) in keys.iter().zip(part.start..) {
-            let l = self.lane_of(*key);
-            let lane = &mut self.lanes[l as usize];
-            let crowded = self.execs[lane.exec as usize].crowded;
-            let plain = lane.flags == 0 && lane.out > 0 && !crowded;
-            if !plain && !self.may_deal(l) {
-                self.enqueue(l, parcel, index, 1);
-                continue;
-            }
-            let lane = &mut self.lanes[l as usize];
-            lane.out += 1;
-            out += 1;
-            self.execs[lane.exec as usize].push_item(parcel, Item::new(LaneId(l), index));
-        }
-        self.execs.iter_mut().for_each(Exec::close_seg);
-        parcel.lease.went_out(out);
-    }
-
-    /// Whether the lane's next record may go straight to an executor; binds the lane if need be.
-    fn may_deal(&mut self, l: u32) -> bool {
-        if self.lanes[l as usize].flags != 0 {
-            return false;
-        }
-        if self.lanes[l as usize].out == 0 {
-            let exec = self.pick();
-            self.lanes[l as usize].exec = exec as u32;
-            return true;
-        }
-        if self.should_move(l) {
-            self.lanes[l as usize].flags |= MOVING;
-            return false;
-        }
-        true
-    }
-
-    fn enqueue(&mut self, l: u32, parcel: &Arc<Parcel<L>>, index: u32, len: u32) {
-        let lane = &mut self.lanes[l as usize];
-        lane.queued += len;
-        self.queued += len as usize;
-        let joined = self
-            .nodes
-            .back_mut(&lane.queue)
-            .is_some_and(|last| last.join(parcel, index, len));
-        if !joined {
-            let stretch = Stretch {
-                parcel: Arc::clone(parcel),
-                index,
-                len,
-                tried: None,
-                lane: LaneId(l),
-            };
-            self.nodes.push(&mut lane.queue, stretch);
-        }
-        self.touch(l);
     }
 
     /// After any change to a lane outside the hot path: puts its flags right, and the lane into a
@@ -617,6 +542,10 @@ impl<L> Lanes<L> {
         }
         lane.set(BLOCKED, lane.late > 0);
         lane.set(HELD, lane.held > 0);
+        if !self.batch_wait.is_zero() && self.one_lane {
+            self.wait_for_batch(l);
+        }
+        let lane = &mut self.lanes[l as usize];
         if (lane.queued > 0) != lane.is(QUEUED) {
             lane.set(QUEUED, lane.queued > 0);
             match lane.queued > 0 {
@@ -631,20 +560,24 @@ impl<L> Lanes<L> {
                 false => self.free_lanes.push_back(l),
             }
         }
+        if self.keys.is_some() && self.lanes[l as usize].is_idle() {
+            self.end_lane(l);
+        }
     }
 
-    fn lane_of(&mut self, key: KeyHash) -> u32 {
-        if !key.is_keyless() {
-            return self.lane_number(key) as u32;
+    /// Nothing of a key is held any more: its lane may be another's. Where the Runner has sealed
+    /// it, the next group tells it that nothing more comes of that; a lane is never two things to
+    /// one Runner.
+    fn end_lane(&mut self, l: u32) {
+        let lane = &mut self.lanes[l as usize];
+        if lane.is(SEALED) {
+            self.execs[lane.exec as usize].push_open(LaneId(l));
         }
-        let lanes = self.lanes.len() as u32;
-        for _ in 0..ROTATION_TRIES.min(lanes) {
-            self.turn = (self.turn + 1) % lanes;
-            if self.lanes[self.turn as usize].flags & !MOVING == 0 {
-                break;
-            }
+        lane.flags = 0;
+        let key = std::mem::replace(&mut lane.key, KeyHash::KEYLESS);
+        if let Some(keys) = &mut self.keys {
+            keys.remove(key, l);
         }
-        self.turn
     }
 
     fn lane_number(&self, key: KeyHash) -> usize {
@@ -662,7 +595,9 @@ impl Lane {
             queue: Chain::EMPTY,
             queued: 0,
             held: 0,
+            aside: 0,
             due: Now(0),
+            key: KeyHash::KEYLESS,
         }
     }
 
@@ -681,10 +616,17 @@ impl Lane {
         self.out > 0 || self.is(SEALED)
     }
 
+    /// Whether nothing of it is held anywhere. Where results and the group that marks them have
+    /// overtaken each other, `late` is not zero before both are here.
+    fn is_idle(&self) -> bool {
+        let counts = self.out + self.queued + self.held + self.aside;
+        counts == 0 && self.late == 0 && !self.is(LISTED) && !self.key.is_keyless()
+    }
+
     /// Whether records from its queue may be released.
     fn may_go(&self, one_lane: bool) -> bool {
         self.is(QUEUED)
-            && !self.is(BLOCKED | RETURNING | PARKED | HELD)
+            && !self.is(BLOCKED | RETURNING | PARKED | HELD | SHORT)
             && (self.out == 0 || !(one_lane || self.is(MOVING | TRIAL)))
     }
 }

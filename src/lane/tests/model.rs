@@ -89,6 +89,8 @@ fn config() -> impl Strategy<Value = LanesConfig> {
         (1u32..5).prop_map(|workers| Mode::Any { workers }),
         (1u32..9).prop_map(|lanes| Mode::Fixed { lanes }),
         Just(Mode::Fixed { lanes: 4 }),
+        (1u32..6).prop_map(|at_once| Mode::PerKey { at_once }),
+        Just(Mode::PerKey { at_once: 3 }),
     ];
     let end = prop_oneof![
         Just(Exhausted::Drop),
@@ -108,6 +110,7 @@ fn config() -> impl Strategy<Value = LanesConfig> {
                 config.retry = config.retry.max_attempts(u32::from(cap)).then(end);
             }
             config.dead_letters = true;
+            config.batch_wait = Duration::from_millis(u64::from(times_out) * 70);
             config.timeout = times_out.then_some(Duration::from_millis(300));
             config
         },

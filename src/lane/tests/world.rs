@@ -376,6 +376,7 @@ impl World {
             Mode::InTurn => (true, 1),
             Mode::Any { workers } => (false, workers as usize),
             Mode::Fixed { .. } => (true, usize::MAX),
+            Mode::PerKey { at_once } => (true, at_once as usize),
         };
         let script = Arc::new(Mutex::new(Script {
             next: VecDeque::new(),
