@@ -4,10 +4,18 @@
 //! writes the orders, handles them, shows a line of progress, and ends with a table in which
 //! every number was counted: what was lost, what came out of order, what ran twice. The program
 //! fails where one of those is not zero.
+//!
+//! `--table` runs 10,000 records in one partition under one order after another, sixteen at once,
+//! and prints what each took beside the least that it could take; `--order partition|key|none`,
+//! with `--keys K` and `--skew` (one key has 20 % of the records), runs one row of it. `--within
+//! PERCENT` fails where a row takes so much longer than its floor.
+
+mod orders_table;
 
 use laneway::broker::{ClusterConfig, Listen, Server};
 use laneway::{Kafka, LaneKey, Record, Running, StartOffset, Topics};
 use laneway_examples::{KeyValue, load};
+use orders_table::{Measured, Order, Row, measure};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
@@ -22,24 +30,54 @@ const PARTITIONS: u64 = 4;
 /// How long the whole may take before it counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+#[derive(Default)]
 struct Args {
     bootstrap: Option<String>,
+    rows: Vec<Row>,
+    within: Option<f64>,
 }
 
+const USAGE: &str = "usage: orders [--bootstrap HOST:PORT] \
+    [--table | --order partition|key|none [--keys K] [--skew]] [--within PERCENT]";
+
 fn args() -> Result<Args, String> {
-    let mut args = Args { bootstrap: None };
+    let mut args = Args::default();
+    let (mut order, mut keys, mut skew) = (None, None, false);
     let mut rest = std::env::args().skip(1);
     while let Some(arg) = rest.next() {
+        let mut value = || {
+            let value = rest.next();
+            value.ok_or_else(|| format!("{arg} needs a value behind it; {USAGE}"))
+        };
+        let number = |n: String| format!("{n:?} is not a number that can be; {USAGE}");
         match arg.as_str() {
-            "--bootstrap" => {
-                args.bootstrap = Some(rest.next().ok_or("--bootstrap needs HOST:PORT behind it")?);
+            "--bootstrap" => args.bootstrap = Some(value()?),
+            "--table" => args.rows = Row::all(),
+            "--skew" => skew = true,
+            "--keys" => {
+                let n = value()?;
+                let parsed = n.parse::<u64>().ok().filter(|n| *n > 0);
+                keys = Some(parsed.ok_or_else(|| number(n))?);
             }
-            other => {
-                return Err(format!(
-                    "{other:?} is not known; usage: orders [--bootstrap HOST:PORT]"
-                ));
+            "--within" => {
+                let n = value()?;
+                args.within = Some(n.parse().map_err(|_| number(n))?);
             }
+            "--order" => {
+                order = Some(match value()?.as_str() {
+                    "partition" => Order::Partition,
+                    "key" => Order::Key,
+                    "none" => Order::None,
+                    other => return Err(format!("there is no order {other:?}; {USAGE}")),
+                });
+            }
+            other => return Err(format!("{other:?} is not known; {USAGE}")),
         }
+    }
+    if order.is_some() || keys.is_some() || skew {
+        let order = order.unwrap_or(Order::Key);
+        let keys = keys.unwrap_or(KEYS);
+        args.rows.push(Row { order, keys, skew });
     }
     Ok(args)
 }
@@ -166,7 +204,7 @@ async fn progress(running: &Running, shared: &Shared) {
 async fn run() -> Result<bool, String> {
     let args = args()?;
     let mut server = None;
-    let bootstrap = match args.bootstrap {
+    let bootstrap = match args.bootstrap.clone() {
         Some(bootstrap) => bootstrap,
         None => {
             let started = Server::start(ClusterConfig::default(), Listen::default()).await;
@@ -179,6 +217,11 @@ async fn run() -> Result<bool, String> {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_millis();
+    if !args.rows.is_empty() {
+        let sound = rows(&args.rows, args.within, &bootstrap, stamp).await;
+        drop(server);
+        return sound;
+    }
     let topic = format!("laneway-orders-{stamp}");
     println!(
         "{ORDERS} orders of {KEYS} customers, {PARTITIONS} partitions of {topic} on {bootstrap}"
@@ -221,6 +264,28 @@ async fn run() -> Result<bool, String> {
         println!("{why}");
     }
     Ok(table(&shared.ledger()) && stopped.is_none())
+}
+
+/// One row after the other; false where one of them is not as it should be.
+async fn rows(
+    rows: &[Row],
+    within: Option<f64>,
+    bootstrap: &str,
+    stamp: u128,
+) -> Result<bool, String> {
+    println!("{ORDERS} records of 0 to 4 ms in one partition on {bootstrap}, {LANES} at once");
+    Measured::print_head();
+    let mut good = true;
+    for (n, row) in rows.iter().enumerate() {
+        let measured = measure(*row, bootstrap, format!("laneway-orders-{stamp}-{n}")).await?;
+        measured.print();
+        let in_time = within.is_none_or(|percent| measured.over() <= percent);
+        if !in_time {
+            println!("  that is more than {} % over", within.unwrap_or_default());
+        }
+        good &= measured.is_sound() && in_time;
+    }
+    Ok(good)
 }
 
 /// Prints what was counted; false where something went wrong.
