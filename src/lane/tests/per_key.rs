@@ -191,7 +191,7 @@ fn cold_waits(hot: u32, rounds: u32) -> (f64, u64) {
                 .map(|k| KeyHash::new((u64::from(*k) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
                 .collect();
             let len = load.len() as u32;
-            let dealt = (*lock(&now)).0 / 1_000_000;
+            let dealt = lock(&now).0 / 1_000_000;
             let parcel = Arc::new(Parcel {
                 lease: Arc::clone(&lease),
                 first_ordinal: ordinal,
