@@ -36,12 +36,7 @@ impl ExecutorTx {
     pub(super) fn send(&self, message: ToExecutor) {
         match self {
             ExecutorTx::Task(tx) => drop(tx.send(message)),
-            ExecutorTx::Thread(tx) => {
-                if let Some(to) = &tx.to {
-                    drop(to.send(message));
-                }
-                tx.thread.unpark();
-            }
+            ExecutorTx::Thread(tx) => drop(tx.send(message)),
         }
     }
 }

@@ -18,11 +18,17 @@ impl<L> Lanes<L> {
         }
         let mut aside = Vec::new();
         for l in 0..self.lanes.len() {
+            // Until all is set aside no lane is without anything, or it would be another key's.
+            self.lanes[l].aside += 1;
             self.take_queued(l as u32, lease, |stretch| aside.push(stretch));
         }
         self.take_unplaced(lease, |stretch| aside.push(stretch));
         for stretch in aside {
             self.set_aside(stretch);
+        }
+        for l in 0..self.lanes.len() {
+            self.lanes[l].aside -= 1;
+            self.touch(l as u32);
         }
     }
 
