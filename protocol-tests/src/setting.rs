@@ -20,6 +20,9 @@ impl World {
         let config = ClusterConfig {
             nodes,
             seed,
+            // No shorter than any member's own clock (KIP-848 has the broker's count).
+            consumer_session_timeout: Duration::from_secs(21),
+            consumer_heartbeat_interval: Duration::from_secs(1),
             ..ClusterConfig::default()
         };
         let mut cluster = Cluster::new(config);

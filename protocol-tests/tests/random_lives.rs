@@ -5,7 +5,7 @@
 
 use laneway::broker::{Fault, Rule};
 use laneway::engine::{Command, Config, DeadLetterTopic, Event, InFlight, LaneKey, Scope, SeekTo};
-use laneway::group::AssignorKind;
+use laneway::group::{AssignorKind, GroupProtocol};
 use laneway::lane::{Mode, Retry};
 use laneway::wire::message::Isolation;
 use laneway::{Outcome, Record};
@@ -179,6 +179,11 @@ impl Life {
             settings.rebalance_timeout = millis(90_000);
             settings.session_timeout += millis(8000);
             settings.request_timeout = millis(8000);
+        }
+        if mix(seed ^ 0x848).is_multiple_of(2) {
+            settings.group_protocol = GroupProtocol::Consumer;
+            let assignors = [None, Some("range".into()), Some("uniform".into())];
+            settings.server_assignor = assignors[mix(seed) as usize % 3].clone();
         }
         let keys = dice.between(1, 40);
         let dead_letters = mix(seed ^ 0xdead).is_multiple_of(2);
@@ -439,7 +444,16 @@ impl Life {
             (14, &[14, 15, 16, 22, 25, 27]),
             (23, &[6, 74, 75, 3]),
         ];
-        let (api, codes) = self.dice.pick(&apis);
+        let consumer: [(i16, &[i16]); 3] = [
+            (68, &[14, 15, 16, 25, 110]),
+            (8, &[7, 14, 15, 16, 25, 110, 113]),
+            (9, &[14, 15, 16, 25, 88, 113]),
+        ];
+        let newer = self.settings.group_protocol == GroupProtocol::Consumer;
+        let (api, codes) = match newer && self.dice.one_in(2) {
+            true => self.dice.pick(&consumer),
+            false => self.dice.pick(&apis),
+        };
         let wait = millis(self.dice.between(1, 4000));
         let code = self.dice.pick(codes);
         let fault = match self.dice.below(12) {
@@ -564,8 +578,9 @@ fn live(seed: u64, gentle: bool) {
         let s = &life.settings;
         let tail = life.deeds.len().saturating_sub(40);
         eprintln!(
-            "seed {seed}: static {}, {} nodes, {} partitions, {:?} {:?} x{}, {:?}, session {:?} rebalance {:?} \
+            "seed {seed}: {:?}, static {}, {} nodes, {} partitions, {:?} {:?} x{}, {:?}, session {:?} rebalance {:?} \
              drain {:?} request {:?} budget {} ahead {}\n{}",
+            s.group_protocol,
             !life.names.is_empty(),
             life.nodes,
             life.partitions,

@@ -204,7 +204,7 @@ fn l14_damage_is_bounded() {
 #[test]
 fn the_worst_lists_keep_to_the_stated_factor() {
     // For each API the highest version's body up to a list, and one element of it.
-    let cases: [(Api, &[u8], &[u8]); 9] = [
+    let cases: [(Api, &[u8], &[u8]); 10] = [
         (Api::Produce, &[], &[1; 16]),
         (Api::ApiVersions, &[0, 0], &[0, 1, 0, 0, 0, 1, 0]),
         (
@@ -221,6 +221,11 @@ fn the_worst_lists_keep_to_the_stated_factor() {
         ),
         (Api::ListOffsets, &[0; 4], &[1, 1, 0]),
         (Api::EpochEnd, &[0; 4], &[2, b'a', 1, 0]),
+        (
+            Api::ConsumerGroupHeartbeat,
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0],
+        ),
         (
             Api::JoinGroup,
             &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1],
@@ -407,6 +412,7 @@ fn requests_are_held_to_versions_that_carry_them() {
             Request::SyncGroup(r) if r.instance_id.is_some() => (3, 5),
             Request::LeaveGroup(r) if r.instance_id.is_some() => (3, 5),
             Request::OffsetCommit(r) if r.instance_id.is_some() => (7, 9),
+            Request::ConsumerGroupHeartbeat(r) if r.topic_regex.is_some() => (1, 1),
             _ => continue,
         };
         assert_eq!(range, wanted, "{request:?}");

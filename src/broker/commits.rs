@@ -72,9 +72,11 @@ impl Cluster {
     pub fn commit(&mut self, group: &str, topic: &str, partition: i32, committed: Committed) {
         let group = StrBytes::from_string(group.to_owned());
         let delay = self.cfg.group_initial_rebalance_delay;
-        self.groups
-            .entry(group.clone())
-            .or_insert_with(|| Group::new(delay));
+        if !self.consumers.contains_key(&group) {
+            self.groups
+                .entry(group.clone())
+                .or_insert_with(|| Group::new(delay));
+        }
         let key = (StrBytes::from_string(topic.to_owned()), partition);
         self.committed
             .entry(group)
@@ -157,7 +159,15 @@ impl Cluster {
                     let each = topics.into_iter();
                     each.map(|t| (t.name.0, t.partition_indexes)).collect()
                 });
-                let (error, found) = self.find_offsets(call, &g.group_id.0, asked);
+                let member = g.member_id.as_deref().unwrap_or_default();
+                let refused = match g.member_epoch {
+                    0.. => self.check_consumer(&g.group_id.0, member, g.member_epoch),
+                    _ => None,
+                };
+                let (error, found) = match refused {
+                    Some(code) if code != codes::NONE => (code, Vec::new()),
+                    _ => self.find_offsets(call, &g.group_id.0, asked),
+                };
                 resp.groups.push(group_answer(g.group_id, error, found));
             }
         } else {
@@ -190,7 +200,16 @@ impl Cluster {
         let error = match call.faults.error {
             Some(code) => code,
             None if self.coordinator_of(group) != Some(call.node) => codes::NOT_COORDINATOR,
-            None if !self.groups.contains_key(group) => codes::GROUP_ID_NOT_FOUND,
+            None if self
+                .consumers
+                .get(group)
+                .is_some_and(|g| !g.members.is_empty()) =>
+            {
+                codes::GROUP_SUBSCRIBED_TO_TOPIC
+            }
+            None if !self.groups.contains_key(group) && !self.consumers.contains_key(group) => {
+                codes::GROUP_ID_NOT_FOUND
+            }
             // A consumer group with members needs its subscriptions read to know what may go.
             None if self
                 .groups
@@ -227,6 +246,9 @@ impl Cluster {
             return codes::INVALID_GROUP_ID;
         }
         let generation = req.generation_id_or_member_epoch;
+        if let Some(code) = self.check_consumer(group, &req.member_id, generation) {
+            return code;
+        }
         if let Some(found) = self.groups.get_mut(group) {
             let instance = req.group_instance_id.as_ref();
             return found.check_commit(now, &req.member_id, instance, generation);

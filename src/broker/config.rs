@@ -31,6 +31,10 @@ pub struct ClusterConfig {
     pub session_timeout_min: Duration,
     /// The greatest session time-out a member may ask for.
     pub session_timeout_max: Duration,
+    /// How long a member of the new protocol (KIP-848) may be silent.
+    pub consumer_session_timeout: Duration,
+    /// When such a member is told to send its next heartbeat.
+    pub consumer_heartbeat_interval: Duration,
     /// Members and given-out member ids in one group.
     pub group_size_max: usize,
     /// Bytes of a committed offset's metadata.
@@ -73,6 +77,8 @@ impl Default for ClusterConfig {
             group_initial_rebalance_delay: Duration::ZERO,
             session_timeout_min: Duration::from_millis(10),
             session_timeout_max: Duration::from_secs(1800),
+            consumer_session_timeout: Duration::from_secs(45),
+            consumer_heartbeat_interval: Duration::from_secs(5),
             group_size_max: 10_000,
             offset_metadata_max: 4096,
             message_bytes_max: 1_048_588,

@@ -10,6 +10,7 @@ use kafka_protocol::protocol::{Decodable, Encodable, StrBytes};
 use super::auth::{Auth, ScramKeys};
 use super::commits::{CommitEntry, Committed};
 use super::config::ClusterConfig;
+use super::consumer::ConsumerGroup;
 use super::fetch::ParkedFetch;
 use super::group::Group;
 use super::script::{Fault, Script, Seen};
@@ -60,6 +61,7 @@ pub struct Cluster {
     pub(crate) topics: BTreeMap<StrBytes, Topic>,
     pub(crate) topic_ids: BTreeMap<[u8; 16], StrBytes>,
     pub(crate) groups: BTreeMap<StrBytes, Group>,
+    pub(crate) consumers: BTreeMap<StrBytes, ConsumerGroup>,
     pub(crate) coordinators: BTreeMap<StrBytes, i32>,
     pub(crate) committed: BTreeMap<StrBytes, BTreeMap<(StrBytes, i32), Committed>>,
     pub(crate) commit_history: VecDeque<CommitEntry>,
@@ -155,6 +157,7 @@ impl Cluster {
             topics: BTreeMap::new(),
             topic_ids: BTreeMap::new(),
             groups: BTreeMap::new(),
+            consumers: BTreeMap::new(),
             coordinators: BTreeMap::new(),
             committed: BTreeMap::new(),
             commit_history: VecDeque::new(),
@@ -227,6 +230,7 @@ impl Cluster {
             }
         }
         self.expire_groups(now);
+        self.expire_consumers(now);
         self.expire_fetches(now);
         self.pump(now);
     }
@@ -236,6 +240,9 @@ impl Cluster {
     pub fn next_deadline(&self) -> Option<Now> {
         let delayed = self.delayed.keys().next().map(|k| k.0);
         let groups = self.groups.values().filter_map(Group::next_deadline).min();
+        let consumers = self.consumers.values();
+        let consumers = consumers.filter_map(ConsumerGroup::next_deadline).min();
+        let groups = earliest(groups, consumers);
         let fetches = self.parked.values().map(|p| p.until).min();
         earliest(delayed, earliest(groups, fetches))
     }
@@ -444,6 +451,7 @@ impl Cluster {
             ApiKey::FindCoordinator => self.find_coordinator(call, body),
             ApiKey::JoinGroup => self.join_group(now, call, body),
             ApiKey::Heartbeat => self.heartbeat(now, call, body),
+            ApiKey::ConsumerGroupHeartbeat => self.consumer_heartbeat(now, call, body),
             ApiKey::LeaveGroup => self.leave_group(now, call, body),
             ApiKey::SyncGroup => self.sync_group(now, call, body),
             ApiKey::DescribeGroups => self.describe_groups(call, body),

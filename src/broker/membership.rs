@@ -74,6 +74,7 @@ impl Cluster {
         if let Some(g) = self.groups.get_mut(group) {
             g.reload(now, &mut out);
         }
+        self.reload_consumers(now, group);
         self.answer_group(now, out);
     }
 
@@ -88,6 +89,7 @@ impl Cluster {
             Some(code) => code,
             None if group.is_empty() => codes::INVALID_GROUP_ID,
             None if self.coordinator_of(&group) != Some(call.node) => codes::NOT_COORDINATOR,
+            None if self.is_taken_by_consumers(&group) => codes::INCONSISTENT_GROUP_PROTOCOL,
             None if !allowed.contains(&session) => codes::INVALID_SESSION_TIMEOUT,
             None if !req.member_id.is_empty() && !self.groups.contains_key(&group) => {
                 codes::UNKNOWN_MEMBER_ID
@@ -306,7 +308,7 @@ impl Cluster {
             let error = match (call.faults.error, self.groups.get(&id.0)) {
                 (Some(code), _) => code,
                 _ if self.coordinator_of(&id.0) != Some(call.node) => codes::NOT_COORDINATOR,
-                (None, None) => codes::GROUP_ID_NOT_FOUND,
+                (None, None) => self.delete_consumer_group(&id.0),
                 (None, Some(g)) if g.state != GroupState::Empty => codes::NON_EMPTY_GROUP,
                 _ => {
                     self.groups.remove(&id.0);

@@ -9,6 +9,7 @@
 //! ApiVersions, Metadata (by name and id), CreateTopics, DeleteTopics, CreatePartitions,
 //! DeleteRecords, Produce (idempotent too), Fetch (sessions, long polls, truncation, leader hints,
 //! `read_committed`), ListOffsets, OffsetForLeaderEpoch, FindCoordinator, the classic group calls,
+//! ConsumerGroupHeartbeat (KIP-848, without migration of groups that have members),
 //! OffsetCommit, OffsetFetch, OffsetDelete, InitProducerId, DescribeGroups, ListGroups,
 //! DeleteGroups, DescribeCluster and DescribeConfigs, and SASL by PLAIN, SCRAM and unsecured
 //! OAUTHBEARER tokens ([`SaslConfig`]), in the versions that Kafka 4 speaks. Where
@@ -19,7 +20,7 @@
 //! * Nothing is written to disk, and nothing is ever dropped for age or size: all records stay in
 //!   memory until their topic is deleted or DeleteRecords is called. It is not a broker to run.
 //! * Nodes share one log for each partition. Replication takes no time, and there is no lag.
-//! * No transaction coordinator, no new group protocol (KIP-848), no share groups, no ACLs,
+//! * No transaction coordinator, no share groups, no ACLs,
 //!   TLS, quotas or telemetry. Tests can append the batches of transactions themselves.
 //! * Record batches of version 2 only (Kafka 0.11 and later), kept as they came: what is in a
 //!   compressed batch is looked at by ListOffsets by time, and by nothing else.
@@ -38,6 +39,8 @@ mod auth;
 pub mod codes;
 mod commits;
 mod config;
+mod consumer;
+mod consumer_api;
 mod core;
 mod fetch;
 mod group;
@@ -57,6 +60,8 @@ mod versions;
 pub use self::auth::SaslConfig;
 pub use self::commits::{CommitEntry, Committed};
 pub use self::config::ClusterConfig;
+pub use self::consumer::ConsumerState;
+pub use self::consumer_api::{ConsumerGroupView, ConsumerMemberView};
 pub use self::core::{BrokerAction, Cluster, ConnId};
 pub use self::group::GroupState;
 pub use self::membership::GroupView;

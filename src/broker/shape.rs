@@ -33,6 +33,7 @@ pub(crate) fn group_of(api: ApiKey, version: i16, body: &[u8]) -> Option<String>
         | ApiKey::SyncGroup
         | ApiKey::Heartbeat
         | ApiKey::LeaveGroup
+        | ApiKey::ConsumerGroupHeartbeat
         | ApiKey::OffsetCommit
         | ApiKey::OffsetDelete => {}
         ApiKey::OffsetFetch => {
@@ -368,6 +369,23 @@ fn request(api: ApiKey) -> Option<&'static [Field]> {
             const PARTITION: &[Field] = &[all(Fixed(4))];
             const TOPIC: &[Field] = &[all(Text), all(Array(PARTITION))];
             const { &[all(Text), all(Array(TOPIC))] }
+        }
+        ApiKey::ConsumerGroupHeartbeat => {
+            const TOPIC: &[Field] = &[all(Fixed(16)), all(FixedArray(4))];
+            const {
+                &[
+                    all(Text),
+                    all(Text),
+                    all(Fixed(4)),
+                    all(Text),
+                    all(Text),
+                    all(Fixed(4)),
+                    all(Texts),
+                    from(1, Text),
+                    all(Text),
+                    all(Array(TOPIC)),
+                ]
+            }
         }
         ApiKey::DescribeCluster => const { &[all(Fixed(1)), from(1, Fixed(1)), from(2, Fixed(1))] },
         _ => return None,

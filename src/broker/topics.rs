@@ -263,7 +263,8 @@ impl Cluster {
                 }
             }
         }
-        let moved: Vec<StrBytes> = self.groups.keys().cloned().collect();
+        let kinds = self.groups.keys().chain(self.consumers.keys());
+        let moved: Vec<StrBytes> = kinds.cloned().collect();
         for group in moved {
             if self.coordinators.get(&group) == Some(&node) {
                 self.coordinators.remove(&group);

@@ -99,4 +99,5 @@ const KNOWN: &[(ApiKey, i16, i16)] = &[
     (ApiKey::DeleteGroups, 0, 2),
     (ApiKey::OffsetDelete, 0, 0),
     (ApiKey::DescribeCluster, 0, 2),
+    (ApiKey::ConsumerGroupHeartbeat, 0, 1),
 ];

@@ -432,11 +432,19 @@ impl Cluster {
             let partitions = match self.view.topic(name) {
                 Some(topic) => topic.partitions.len(),
                 None if self.view.unknown_answers(name) > 0 => 0,
+                // All topics were asked for, and it was not among them.
+                None if self.all && self.has_learned() => 0,
                 None => return None,
             };
             Some((name.clone(), i32::try_from(partitions).unwrap_or(i32::MAX)))
         };
         names.iter().filter_map(count).collect()
+    }
+
+    /// Whether metadata has come at least once.
+    #[must_use]
+    pub fn has_learned(&self) -> bool {
+        self.metadata.round > 0
     }
 
     /// The cluster's own id.

@@ -125,7 +125,10 @@ impl Commit {
         if let Some(code) = verdict.lost {
             if ours.is_some_and(|m| m.member_id == member.member_id) {
                 self.actions.push_back(CommitAction::Lost(code));
-                let refused = Refused::Member(member.member_id);
+                let refused = match self.cfg.member_epochs {
+                    true => Refused::Generation(member),
+                    false => Refused::Member(member.member_id),
+                };
                 self.refused = Some((refused, now + REFUSAL_PATIENCE));
                 self.abandon_flushes();
             }

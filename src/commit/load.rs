@@ -41,6 +41,11 @@ impl Commit {
                 .into_iter()
                 .map(|((name, id), p)| (name, id, p))
                 .collect(),
+            member: self
+                .member
+                .as_ref()
+                .filter(|_| self.cfg.member_epochs)
+                .map(|m| (m.member_id.clone(), m.generation)),
             require_stable: self.cfg.require_stable,
         });
         let timeout = self.cfg.request_timeout;

@@ -55,6 +55,9 @@ pub struct CommitConfig {
     pub group: Arc<str>,
     /// True for a reader that is no member of the group and only keeps its offsets there.
     pub manual: bool,
+    /// True for a member with the new protocol (KIP-848): its id is for life and its epoch is what
+    /// the coordinator looks at, also when committed offsets are read.
+    pub member_epochs: bool,
     /// Progress waits for up to this long, so that one commit carries much of it.
     pub interval: Duration,
     /// So many settled records do not wait for the interval; 0: they do.
@@ -83,6 +86,7 @@ impl CommitConfig {
         CommitConfig {
             group: group.into(),
             manual: false,
+            member_epochs: false,
             interval: Duration::from_secs(5),
             every: 0,
             keep_alive: Duration::from_secs(3600),

@@ -2,7 +2,7 @@
 
 use super::letter::{DeadLetterHeaders, DeadLetterTopic, TooLarge};
 use crate::fetch::{LossPolicy, StartOffset};
-use crate::group::{AssignorKind, OnClose};
+use crate::group::{AssignorKind, GroupProtocol, OnClose, TopicPattern};
 use crate::ids::TopicPartition;
 use crate::lane::{Mode, Retry};
 use crate::record::Record;
@@ -18,6 +18,13 @@ pub enum Source {
     Topics {
         /// Their names.
         topics: Vec<Arc<str>>,
+        /// The group id.
+        group: Arc<str>,
+    },
+    /// All topics whose names match, as they come and go, shared as above.
+    Pattern {
+        /// What to match.
+        pattern: TopicPattern,
         /// The group id.
         group: Arc<str>,
     },
@@ -170,6 +177,10 @@ pub struct Config {
     pub drain_max: Duration,
     /// What we offer the group, most wanted first.
     pub assignors: Vec<AssignorKind>,
+    /// How the group's members come to their partitions.
+    pub group_protocol: GroupProtocol,
+    /// With the new protocol: the broker's assignor that is wanted; none: its own choice.
+    pub server_assignor: Option<Arc<str>>,
     /// The name of a static member (KIP-345); none: a dynamic one.
     pub instance_id: Option<Arc<str>>,
     /// Whether closing leaves the group; none: unless there is an `instance_id`.
@@ -230,6 +241,8 @@ impl Config {
             heartbeat_interval: Duration::from_secs(3),
             drain_max: Duration::from_secs(60),
             assignors: vec![AssignorKind::Range, AssignorKind::CooperativeSticky],
+            group_protocol: GroupProtocol::Classic,
+            server_assignor: None,
             instance_id: None,
             on_close: None,
             stall_after: Some(Duration::from_secs(300)),
@@ -247,7 +260,7 @@ impl Config {
     #[must_use]
     pub fn group(&self) -> Option<&Arc<str>> {
         match &self.source {
-            Source::Topics { group, .. } => Some(group),
+            Source::Topics { group, .. } | Source::Pattern { group, .. } => Some(group),
             Source::Partitions { group, .. } => group.as_ref(),
             Source::Nothing => None,
         }

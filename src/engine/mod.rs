@@ -25,6 +25,7 @@ mod moves;
 mod notices;
 mod overflow;
 mod parts;
+mod patterns;
 mod reach;
 mod results;
 mod snapshot;
@@ -44,7 +45,7 @@ use crate::cluster::Cluster;
 use crate::commit::Commit;
 use crate::error::Error;
 use crate::fetch::Fetch;
-use crate::group::Membership;
+use crate::group::{GroupProtocol, Member};
 use crate::ids::{CommandId, LinkId, Token};
 use crate::lane::{KeyHash, LaneHasher, Lanes, Note, RunnerConfig};
 use crate::record::Delivery;
@@ -71,7 +72,7 @@ const RESUME_AFTER: Duration = Duration::from_micros(200);
 pub struct Engine {
     config: Config,
     cluster: Cluster,
-    group: Option<Membership>,
+    group: Option<Member>,
     commit: Option<Commit>,
     fetch: Fetch,
     /// Where blocked lanes may let records go and read them again.
@@ -109,6 +110,10 @@ pub struct Engine {
     /// The topics whose partitions the group counts: ours, and while we lead those of the others.
     watched: Vec<Arc<str>>,
     first_counts: BTreeMap<Arc<str>, i32>,
+    /// The topics that a pattern has led to; none before metadata came.
+    matched: Option<Vec<Arc<str>>>,
+    /// Whether metadata has come.
+    looked: bool,
     /// Whether a flush since the last answer to `CommitNow` was given up.
     flush_failed: bool,
     /// The last warning, and when.
@@ -154,8 +159,8 @@ impl Engine {
         let c = &config;
         let cluster = Cluster::new(parts::cluster(c), now);
         let group = match &c.source {
-            Source::Topics { group, .. } => {
-                Some(Membership::new(parts::group(c, group.clone()), now))
+            Source::Topics { group, .. } | Source::Pattern { group, .. } => {
+                Some(Member::new(parts::group(c, group.clone()), now))
             }
             Source::Partitions { .. } | Source::Nothing => None,
         };
@@ -196,6 +201,8 @@ impl Engine {
             counters: Counters::default(),
             watched: Vec::new(),
             first_counts: BTreeMap::new(),
+            matched: None,
+            looked: false,
             flush_failed: false,
             said: None,
             failure_said: None,
@@ -268,10 +275,7 @@ impl Engine {
         }
         let mut next = self.links.next_deadline();
         next = earliest(next, self.cluster.next_deadline());
-        next = earliest(
-            next,
-            self.group.as_ref().and_then(Membership::next_deadline),
-        );
+        next = earliest(next, self.group.as_ref().and_then(Member::next_deadline));
         next = earliest(next, self.commit.as_ref().and_then(Commit::next_deadline));
         next = earliest(next, self.fetch.next_deadline());
         let overflow = self.overflow.as_ref();
@@ -312,6 +316,15 @@ impl Engine {
                 self.watched.clone_from(&topics);
                 if let Some(membership) = &mut self.group {
                     membership.set_subscription(now, topics);
+                }
+            }
+            Source::Pattern { group, .. } => {
+                self.cluster.want_all(now);
+                self.cluster.want_coordinator(now, &group);
+                if let (GroupProtocol::Consumer, Some(member)) =
+                    (self.config.group_protocol, &mut self.group)
+                {
+                    member.set_subscription(now, Vec::new()); // the broker reads the pattern
                 }
             }
             Source::Partitions { partitions, group } => {
@@ -369,7 +382,7 @@ impl Engine {
                 break;
             }
         }
-        let until = self.group.as_ref().and_then(Membership::session_until);
+        let until = self.group.as_ref().and_then(Member::session_until);
         self.fence
             .store(until.unwrap_or(Now::NEVER).0, Ordering::Release);
     }

@@ -71,7 +71,7 @@ impl Engine {
                     self.topic_recreated(now, &topic);
                 }
                 ClusterAction::TopicGone { topic } => {
-                    self.first_counts.remove(&topic);
+                    self.first_counts.insert(topic.clone(), 0);
                     self.notice(format!(
                         "topic {topic} is no longer in the cluster's metadata"
                     ));
@@ -104,6 +104,11 @@ impl Engine {
                     self.send_to_coordinator(now, (Owner::Group, token), purpose, request, timeout);
                 }
                 GroupAction::CoordinatorMoved => self.coordinator_moved(now),
+                GroupAction::Refresh => {
+                    self.cluster.refresh(now);
+                    // It may be known since before the group spoke of it.
+                    self.view_changed(now);
+                }
                 GroupAction::Watch { topics } => self.watch(now, topics),
                 GroupAction::Granted { partitions } => {
                     self.grant(now, partitions);
@@ -356,14 +361,13 @@ impl Engine {
 
     /// As its leader we must know the topics of the whole group; an empty list: we lead no more.
     fn watch(&mut self, now: Now, topics: Vec<Arc<str>>) {
-        let super::Source::Topics { topics: own, .. } = &self.config.source else {
-            return;
-        };
-        let mut all = own.clone();
+        let mut all = self.own_topics();
         all.extend(topics);
         all.sort();
         all.dedup();
-        self.cluster.want_topics(now, &all);
+        if matches!(self.config.source, super::Source::Topics { .. }) {
+            self.cluster.want_topics(now, &all);
+        }
         self.watched = all;
         self.view_changed(now);
     }
@@ -417,6 +421,7 @@ impl Engine {
     /// Leaders, partition counts or ids may be other than before.
     fn view_changed(&mut self, now: Now) {
         self.note_first_counts();
+        self.match_topics(now);
         let nodes: Vec<_> = self.cluster.brokers().map(|b| b.node).collect();
         if let Some(overflow) = &mut self.overflow {
             overflow.fetch.set_nodes(now, nodes.iter().copied());
@@ -426,7 +431,9 @@ impl Engine {
             self.tell_leader(now, id);
         }
         if let Some(group) = &mut self.group {
-            group.set_partitions(now, self.cluster.partition_counts(&self.watched));
+            let (cluster, watched) = (&self.cluster, &self.watched);
+            let counts = || cluster.partition_counts(watched);
+            group.set_view(now, counts, |id| cluster.topic_by_id(id).cloned());
         }
         self.tell_writer(now);
     }
@@ -436,16 +443,6 @@ impl Engine {
         let held = self.leases.iter().map(|(_, t)| t.partition.clone());
         self.cluster
             .expect_partitions(now, &held.collect::<Vec<_>>());
-    }
-
-    /// How many partitions each topic had when we first saw it.
-    fn note_first_counts(&mut self) {
-        for (name, topic) in self.cluster.topics() {
-            let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
-            if count > 0 && !self.first_counts.contains_key(name) {
-                self.first_counts.insert(name.clone(), count);
-            }
-        }
     }
 
     /// The fetch machine hears who leads the lease's partition.
@@ -566,7 +563,7 @@ impl Engine {
 
     /// The topic was deleted and made anew: nothing of the old one applies.
     fn topic_recreated(&mut self, now: Now, topic: &str) {
-        self.first_counts.remove(topic);
+        self.first_counts.insert(Arc::from(topic), 0);
         let held: Vec<_> = self
             .leases
             .iter()
@@ -602,13 +599,6 @@ impl Engine {
             commit.begin(now, lease, partition, id);
         }
         lease
-    }
-
-    /// Whether the topic gained this partition after we had first seen it: what was written to it
-    /// before anyone noticed counts as ours to read, whatever the start policy (KAFKA-12261).
-    fn is_new(&self, partition: &TopicPartition) -> bool {
-        let seen = self.first_counts.get(&partition.topic);
-        seen.is_some_and(|count| partition.partition >= *count)
     }
 
     fn stopped(&mut self, now: Now, lease: LeaseId, error: Error) {

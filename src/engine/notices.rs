@@ -66,6 +66,16 @@ impl Engine {
                  joining anew"
                     .to_owned(),
             ),
+            GroupEvent::EpochRefused { epoch } => (
+                true,
+                format!("the coordinator answered with member epoch {epoch}, which cannot be"),
+            ),
+            GroupEvent::InstanceTaken => (
+                true,
+                "another member has our instance_id, or had it and its session is not over; \
+                 trying on until it is. Give each member its own"
+                    .to_owned(),
+            ),
             GroupEvent::SessionExpired => (
                 true,
                 "no heartbeat got through for the session time-out: the group has counted us out; \

@@ -6,7 +6,7 @@ use super::{Config, Source};
 use crate::cluster::ClusterConfig;
 use crate::commit::CommitConfig;
 use crate::fetch::FetchConfig;
-use crate::group::GroupConfig;
+use crate::group::{GroupConfig, GroupProtocol};
 use crate::lane::LanesConfig;
 use crate::produce::{Produce, ProduceConfig};
 use crate::time::Now;
@@ -42,6 +42,13 @@ pub(super) fn group(c: &Config, group: Arc<str>) -> GroupConfig {
         assignors: c.assignors.clone(),
         instance_id: c.instance_id.clone(),
         on_close: c.on_close,
+        protocol: c.group_protocol,
+        server_assignor: c.server_assignor.clone(),
+        topic_regex: match &c.source {
+            Source::Pattern { pattern, .. } => Some(pattern.text().clone()),
+            _ => None,
+        },
+        rack: Some(c.rack.clone()).filter(|rack| !rack.is_empty()),
         seed: c.seed_for(0),
         ..GroupConfig::new(group)
     }
@@ -52,6 +59,7 @@ pub(super) fn commit(c: &Config, group: Arc<str>) -> CommitConfig {
         interval: c.commit_interval,
         every: c.commit_every,
         manual: matches!(c.source, Source::Partitions { .. }),
+        member_epochs: c.group_protocol == GroupProtocol::Consumer,
         seed: c.seed,
         request_timeout: c.request_timeout,
         ..CommitConfig::new(group)

@@ -62,7 +62,9 @@ pub enum GroupAction {
         /// In order.
         partitions: Vec<TopicPartition>,
     },
-    /// A generation is complete: commits carry it from now on. Precedes what it revokes and grants.
+    /// The coordinator speaks of topics by ids that metadata has not shown yet: ask for metadata.
+    Refresh,
+    /// A generation is complete (with the new protocol: our epoch is another): commits carry it from now on. Precedes what it revokes and grants.
     Joined {
         /// Who we are.
         member_id: Arc<str>,
@@ -107,6 +109,13 @@ pub enum GroupEvent {
     /// The coordinator took an old join of ours for another process of our instance id; we join
     /// again.
     FencedByOurself,
+    /// The coordinator answered with an epoch that cannot be; the answer was passed over.
+    EpochRefused {
+        /// What it said.
+        epoch: i32,
+    },
+    /// Another process holds our instance id, or held it and its session lasts yet; we try on.
+    InstanceTaken,
     /// The coordinator listed one member twice; the first counts.
     MemberTwice {
         /// Which.

@@ -57,6 +57,25 @@ impl fmt::Display for AssignorKind {
     }
 }
 
+/// How the members of a group come to their partitions.
+///
+/// ```
+/// use laneway::{GroupProtocol, Kafka, Topics};
+/// let subscription = Kafka::new(["localhost:9092"])
+///     .subscribe(Topics::named(["orders"]).group("shipping"))
+///     .group_protocol(GroupProtocol::Consumer);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GroupProtocol {
+    /// One of the members shares them out, and all stop or at least meet for that. Every broker
+    /// knows it. The default.
+    #[default]
+    Classic,
+    /// The broker assigns, and moves only what must move (KIP-848). Kafka 4.0 and newer; a group
+    /// may change over member by member.
+    Consumer,
+}
+
 /// Whether closing gives a member's place in the group up.
 ///
 /// ```
@@ -87,7 +106,17 @@ pub enum OnClose {
 pub struct GroupConfig {
     /// The group's id.
     pub group: Arc<str>,
-    /// Without a heartbeat for that long the coordinator expels us. Default 45 s.
+    /// Which protocol the members speak. Default: the classic one.
+    pub protocol: GroupProtocol,
+    /// Of the new protocol: the broker's assignor that is wanted, such as `uniform` or `range`.
+    /// Default: the broker's choice.
+    pub server_assignor: Option<Arc<str>>,
+    /// Of the new protocol: the topics wanted, by an expression that the broker reads (RE2).
+    pub topic_regex: Option<Arc<str>>,
+    /// Of the new protocol: the rack that we tell the broker's assignor.
+    pub rack: Option<Arc<str>>,
+    /// Without a heartbeat for that long the coordinator expels us. Default 45 s. With the new
+    /// protocol the broker's own setting counts, and this must not be longer.
     pub session_timeout: Duration,
     /// How long a rebalance waits for its slowest member. Default 5 min.
     pub rebalance_timeout: Duration,
@@ -123,6 +152,10 @@ impl GroupConfig {
         let rebalance_timeout = Duration::from_secs(300);
         GroupConfig {
             group: group.into(),
+            protocol: GroupProtocol::Classic,
+            server_assignor: None,
+            topic_regex: None,
+            rack: None,
             session_timeout: Duration::from_secs(45),
             rebalance_timeout,
             heartbeat_interval: Duration::from_secs(3),

@@ -1,6 +1,8 @@
-//! Membership of a classic consumer group: who we are, which partitions are ours, and for how long.
+//! Membership of a consumer group: who we are, which partitions are ours, and for how long.
 //!
-//! [`Membership`] is a machine: it says what to send to the coordinator, takes the answers, and
+//! There are two protocols, and a machine for each: [`Membership`] for the classic one, where a
+//! member shares the partitions out, and [`ConsumerMembership`] for the one where the coordinator
+//! does (KIP-848). [`Member`] is either. A machine says what to send to the coordinator, takes the answers, and
 //! turns them into partitions that are granted, to be given back, or lost. It finds no
 //! coordinator, opens no connection, commits nothing and knows no record.
 //!
@@ -21,14 +23,20 @@
 mod action;
 pub mod assign;
 mod config;
+mod consumer;
 mod leases;
+mod member;
 mod membership;
 mod note;
+mod pattern;
 mod protocol;
 
 pub use action::{GroupAction, GroupEvent, GroupLink, MemberRef, Phase, Unreadable};
-pub use config::{AssignorKind, GroupConfig, OnClose};
+pub use config::{AssignorKind, GroupConfig, GroupProtocol, OnClose};
+pub use consumer::ConsumerMembership;
+pub use member::Member;
 pub use membership::Membership;
+pub use pattern::TopicPattern;
 pub use protocol::{
     Assignment, PROTOCOL_TYPE, Subscription, Unread, decode_assignment, decode_subscription,
     encode_assignment, encode_subscription,

@@ -3,7 +3,7 @@
 use super::{Interest, Subscription};
 use crate::engine::Source;
 use crate::error::Error;
-use crate::group::{GroupConfig, OnClose};
+use crate::group::{GroupConfig, GroupProtocol, OnClose};
 use std::sync::Arc;
 
 impl Subscription {
@@ -43,6 +43,49 @@ impl Subscription {
         self
     }
 
+    /// How the group's members come to their partitions: [`GroupProtocol::Classic`] by default.
+    /// A group may change over member by member, in either direction, where the brokers allow it
+    /// (`group.consumer.migration.policy`).
+    ///
+    /// With [`GroupProtocol::Consumer`] the broker has the session time-out too
+    /// (`group.consumer.session.timeout.ms`, 45 s) and tells how often to send heartbeats.
+    /// [`Subscription::session_timeout`] is then only what our own clock goes by when nothing is
+    /// heard of the broker: keep it at or below the broker's.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "broker"))] fn main() {}
+    /// # #[cfg(feature = "broker")] #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| ("k", [n]))).await?;
+    /// # let brokers = server.bootstrap();
+    /// use laneway::{GroupProtocol, Kafka, Topics};
+    ///
+    /// let (offsets, mut read) = tokio::sync::mpsc::unbounded_channel();
+    /// let running = Kafka::new(brokers)
+    ///     .subscribe(Topics::named(["payments"]).group("billing"))
+    ///     .group_protocol(GroupProtocol::Consumer)
+    ///     .server_assignor("uniform")
+    ///     .start(move |record| std::future::ready(offsets.send(record.offset()).map_err(|e| e.to_string())))?;
+    /// for n in 0..10 {
+    ///     assert_eq!(read.recv().await, Some(n));
+    /// }
+    /// running.drain().await?;
+    /// assert_eq!(server.cluster().committed("billing", "payments", 0).map(|c| c.offset), Some(10));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn group_protocol(mut self, protocol: GroupProtocol) -> Self {
+        self.config.group_protocol = protocol;
+        self
+    }
+
+    /// With [`GroupProtocol::Consumer`]: which of the broker's assignors this member votes for,
+    /// such as `uniform` or `range`. By default the broker's first.
+    pub fn server_assignor(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.config.server_assignor = Some(name.into());
+        self
+    }
+
     /// Whether closing gives the place in the group up. By default a static member stays and any
     /// other leaves, as with Kafka's own client (KIP-1092 lets one choose). A dynamic member that
     /// stays keeps its partitions from the others until its session is over, for nothing.
@@ -54,20 +97,36 @@ impl Subscription {
     /// What the settings of a membership must keep to.
     pub(super) fn check_membership(&self) -> Result<(), Error> {
         let group = match &self.config.source {
-            Source::Topics { group, .. } => group.clone(),
+            Source::Topics { group, .. } | Source::Pattern { group, .. } => group.clone(),
             Source::Partitions { .. } | Source::Nothing => return self.check_no_membership(),
         };
         debug_assert!(matches!(self.what, Interest::Topics(_)));
         let mut settings = GroupConfig::new(group);
+        if self.config.group_protocol == GroupProtocol::Consumer {
+            if self.config.assignors != settings.assignors {
+                return Err(Error::misuse(
+                    "assignors are of the classic protocol: with GroupProtocol::Consumer the \
+                     broker assigns, and server_assignor names its way",
+                ));
+            }
+        } else if self.config.server_assignor.is_some() {
+            return Err(Error::misuse(
+                "server_assignor is of the new protocol: add \
+                 .group_protocol(GroupProtocol::Consumer), or list .assignors instead",
+            ));
+        }
         settings.instance_id.clone_from(&self.config.instance_id);
         settings.check()
     }
 
     /// Partitions chosen by hand join no group.
     fn check_no_membership(&self) -> Result<(), Error> {
-        let set = match (&self.config.instance_id, self.config.on_close) {
-            (Some(_), _) => "instance_id",
-            (_, Some(_)) => "on_close",
+        let c = &self.config;
+        let set = match (&c.instance_id, c.on_close, c.group_protocol) {
+            (Some(_), ..) => "instance_id",
+            (_, Some(_), _) => "on_close",
+            (.., GroupProtocol::Consumer) => "group_protocol",
+            _ if c.server_assignor.is_some() => "server_assignor",
             _ => return Ok(()),
         };
         Err(Error::misuse(format!(

@@ -2,6 +2,7 @@
 
 use crate::engine::Source;
 use crate::error::Error;
+use crate::group::TopicPattern;
 use crate::ids::TopicPartition;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Topics {
     names: Vec<Arc<str>>,
+    pattern: Option<Arc<str>>,
     group: Option<Arc<str>>,
 }
 
@@ -26,6 +28,29 @@ impl Topics {
     {
         Topics {
             names: names.into_iter().map(Into::into).collect(),
+            pattern: None,
+            group: None,
+        }
+    }
+
+    /// All topics whose whole name matches the regular expression `pattern`, also those that come
+    /// later: they are found within `metadata_age_max`, and begin at their first record whatever
+    /// [`Subscription::start_at`](super::Subscription::start_at) says, since they were born after
+    /// us. Topics that are deleted end quietly; one that is made anew under its name begins afresh.
+    ///
+    /// The expression has no look-around and no back references. With
+    /// [`GroupProtocol::Classic`](crate::GroupProtocol) it is matched here, and Kafka's internal
+    /// topics never match; with [`GroupProtocol::Consumer`](crate::GroupProtocol) the broker
+    /// matches it, as RE2 does.
+    ///
+    /// ```
+    /// use laneway::Topics;
+    /// let topics = Topics::pattern("orders-(eu|us)-.*").group("shipping");
+    /// ```
+    pub fn pattern(pattern: impl Into<Arc<str>>) -> Self {
+        Topics {
+            names: Vec::new(),
+            pattern: Some(pattern.into()),
             group: None,
         }
     }
@@ -132,10 +157,18 @@ impl Interest {
 
     pub(super) fn source(&self) -> Source {
         match self.clone() {
-            Interest::Topics(t) => Source::Topics {
-                topics: t.names,
-                group: t.group.unwrap_or_default(),
-            },
+            Interest::Topics(t) => {
+                let group = t.group.unwrap_or_default();
+                // One that cannot be read is refused by `check`, before the source counts.
+                let pattern = t.pattern.map(TopicPattern::new);
+                match pattern {
+                    Some(Ok(pattern)) => Source::Pattern { pattern, group },
+                    _ => Source::Topics {
+                        topics: t.names,
+                        group,
+                    },
+                }
+            }
             Interest::Partitions(p) => Source::Partitions {
                 partitions: p.partitions,
                 group: p.group,
@@ -161,7 +194,9 @@ impl Interest {
         };
         match self {
             Interest::Topics(t) => {
-                if t.names.is_empty() {
+                if let Some(pattern) = &t.pattern {
+                    TopicPattern::new(pattern.clone())?;
+                } else if t.names.is_empty() {
                     return Err(Error::misuse(
                         "no topics: name at least one in Topics::named",
                     ));

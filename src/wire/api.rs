@@ -103,6 +103,8 @@ pub enum Api {
     SaslHandshake,
     /// Carries an exchange of SASL.
     SaslAuthenticate,
+    /// All that a member of a group with the new protocol (KIP-848) says.
+    ConsumerGroupHeartbeat,
 }
 
 /// What the code needs to know of an [`Api`].
@@ -116,7 +118,7 @@ struct Facts {
 
 impl Api {
     /// All of them, by key.
-    pub const ALL: [Api; 16] = [
+    pub const ALL: [Api; 17] = [
         Api::Produce,
         Api::Fetch,
         Api::ListOffsets,
@@ -133,6 +135,7 @@ impl Api {
         Api::InitProducerId,
         Api::EpochEnd,
         Api::SaslAuthenticate,
+        Api::ConsumerGroupHeartbeat,
     ];
 
     /// The API of a key, if we speak it.
@@ -186,6 +189,9 @@ impl Api {
             Api::EpochEnd => kp::OffsetForLeaderEpochRequest::header_version(version),
             Api::SaslHandshake => kp::SaslHandshakeRequest::header_version(version),
             Api::SaslAuthenticate => kp::SaslAuthenticateRequest::header_version(version),
+            Api::ConsumerGroupHeartbeat => {
+                kp::ConsumerGroupHeartbeatRequest::header_version(version)
+            }
         }
     }
 
@@ -227,6 +233,7 @@ impl Api {
             // Version 0 is followed by bare tokens instead of requests.
             Api::SaslHandshake => facts(17, "SaslHandshake", 1, 1, None),
             Api::SaslAuthenticate => facts(36, "SaslAuthenticate", 0, 2, None),
+            Api::ConsumerGroupHeartbeat => facts(68, "ConsumerGroupHeartbeat", 0, 1, Some(0)),
         }
     }
 }

@@ -86,6 +86,14 @@ impl Code {
     pub const OFFSET_NOT_AVAILABLE: Code = Code(78);
     /// Join again with the member id of the answer.
     pub const MEMBER_ID_REQUIRED: Code = Code(79);
+    /// There is no such group, or it is of another kind.
+    pub const GROUP_ID_NOT_FOUND: Code = Code(69);
+    /// Another member still holds our instance id.
+    pub const UNRELEASED_INSTANCE_ID: Code = Code(111);
+    /// The broker has no such assignor.
+    pub const UNSUPPORTED_ASSIGNOR: Code = Code(112);
+    /// The broker cannot read the regular expression.
+    pub const INVALID_REGULAR_EXPRESSION: Code = Code(128);
     /// The group has as many members as it may.
     pub const GROUP_MAX_SIZE_REACHED: Code = Code(81);
     /// Another member took our instance id.

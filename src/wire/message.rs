@@ -4,6 +4,9 @@
 //! that both sides know. An answer holds what any version gave, with Kafka's own "absent" values
 //! where a version lacks a field. Answers name topics as the broker did: by name, by id, or both.
 
+pub use super::consumer_group::{
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, PartitionsById,
+};
 pub use super::produce::{
     InitProducerIdRequest, InitProducerIdResponse, ProduceAnswer, ProduceRequest, ProduceResponse,
     ProduceResponseTopic, ProduceTopic,
@@ -351,6 +354,9 @@ pub struct OffsetFetchRequest {
     pub group: Arc<str>,
     /// Topics with ids (zero holds the request to v9) and partitions.
     pub topics: Vec<(Arc<str>, TopicId, Vec<i32>)>,
+    /// Member id and epoch, of members with the new protocol (sent from v9): one that is no longer
+    /// in the group, or at another epoch, is told so instead of an offset.
+    pub member: Option<(Arc<str>, i32)>,
     /// Wait for open transactions to end: 88 instead of an offset (KIP-447).
     pub require_stable: bool,
 }

@@ -21,6 +21,7 @@
 
 mod api;
 mod code;
+mod consumer_group;
 mod fetch_reader;
 mod frame;
 mod link;

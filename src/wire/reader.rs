@@ -142,6 +142,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Whether a structure that may be null is there.
+    pub(super) fn present(&mut self) -> Read<bool> {
+        Ok(i8::from_be_bytes(self.array()?) >= 0)
+    }
+
     pub(super) fn bool(&mut self) -> Read<bool> {
         // Kafka's own reader takes every byte but 0 for true.
         Ok(self.array::<1>()? != [0])

@@ -8,11 +8,13 @@ use kafka_protocol::messages as kp;
 use kafka_protocol::protocol::{Encodable, StrBytes};
 
 use super::api::{Api, VersionRange};
+use super::consumer_group;
 use super::message::{
-    ApiVersionsRequest, EpochEndRequest, FetchRequest, FindCoordinatorRequest, HeartbeatRequest,
-    InitProducerIdRequest, Isolation, JoinGroupRequest, LeaveGroupRequest, ListOffsetsRequest,
-    MetadataRequest, OffsetCommitRequest, OffsetFetchRequest, ProduceRequest,
-    SaslAuthenticateRequest, SaslHandshakeRequest, SyncGroupRequest,
+    ApiVersionsRequest, ConsumerGroupHeartbeatRequest, EpochEndRequest, FetchRequest,
+    FindCoordinatorRequest, HeartbeatRequest, InitProducerIdRequest, Isolation, JoinGroupRequest,
+    LeaveGroupRequest, ListOffsetsRequest, MetadataRequest, OffsetCommitRequest,
+    OffsetFetchRequest, ProduceRequest, SaslAuthenticateRequest, SaslHandshakeRequest,
+    SyncGroupRequest,
 };
 use super::produce::{init_producer_id_request, produce_request};
 use super::reader::{WireError, WireFault};
@@ -70,6 +72,8 @@ pub enum Request {
     SaslHandshake(SaslHandshakeRequest),
     /// A message of it. The frame is wiped when it is dropped.
     SaslAuthenticate(SaslAuthenticateRequest),
+    /// Joins a group with the new protocol, and keeps the membership alive.
+    ConsumerGroupHeartbeat(ConsumerGroupHeartbeatRequest),
 }
 
 impl Request {
@@ -93,6 +97,7 @@ impl Request {
             Request::InitProducerId(_) => Api::InitProducerId,
             Request::SaslHandshake(_) => Api::SaslHandshake,
             Request::SaslAuthenticate(_) => Api::SaslAuthenticate,
+            Request::ConsumerGroupHeartbeat(_) => Api::ConsumerGroupHeartbeat,
         }
     }
 
@@ -118,6 +123,9 @@ impl Request {
                     max = max.min(9);
                 }
             }
+            // A broker that does not know the expression would take the member for one without
+            // a subscription.
+            Request::ConsumerGroupHeartbeat(r) if r.topic_regex.is_some() => min = min.max(1),
             Request::OffsetFetch(r) if r.topics.iter().any(|(_, id, _)| id.is_zero()) => {
                 max = max.min(9);
             }
@@ -214,6 +222,7 @@ impl Request {
                 .encode(out, version),
             // Written by `secret_frame`.
             Request::SaslAuthenticate(_) => Ok(()),
+            Request::ConsumerGroupHeartbeat(r) => consumer_group::encode(r).encode(out, version),
         };
         written.map_err(|e| e.to_string())
     }
@@ -348,8 +357,11 @@ fn offset_fetch(r: &OffsetFetchRequest, version: i16) -> kp::OffsetFetchRequest 
             .with_topic_id(uuid(*id))
             .with_partition_indexes(partitions.clone())
     });
+    let member = r.member.as_ref().filter(|_| version >= 9);
     let group = of::OffsetFetchRequestGroup::default()
         .with_group_id(group_id(&r.group))
+        .with_member_id(member.map(|(id, _)| text(id)))
+        .with_member_epoch(member.map_or(-1, |(_, epoch)| *epoch))
         .with_topics(Some(topics.collect()));
     request.with_groups(vec![group])
 }

@@ -5,14 +5,16 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::api::{Api, ApiRanges, VersionRange};
+use super::consumer_group;
 use super::fetch_reader;
 use super::message::{
-    ApiVersionsResponse, BrokerEndpoint, Code, EpochEnd, EpochEndAnswer, EpochEndResponse,
-    FetchResponse, FindCoordinatorResponse, HeartbeatResponse, InitProducerIdResponse,
-    JoinGroupMember, JoinGroupResponse, LeaveGroupResponse, ListOffsetsAnswer, ListOffsetsResponse,
-    MetadataResponse, OffsetCommitResponse, OffsetCommitResponseTopic, OffsetFetchPartition,
-    OffsetFetchResponse, OffsetFetchTopic, PartitionMetadata, ProduceResponse,
-    SaslAuthenticateResponse, SaslHandshakeResponse, SyncGroupResponse, TopicMetadata,
+    ApiVersionsResponse, BrokerEndpoint, Code, ConsumerGroupHeartbeatResponse, EpochEnd,
+    EpochEndAnswer, EpochEndResponse, FetchResponse, FindCoordinatorResponse, HeartbeatResponse,
+    InitProducerIdResponse, JoinGroupMember, JoinGroupResponse, LeaveGroupResponse,
+    ListOffsetsAnswer, ListOffsetsResponse, MetadataResponse, OffsetCommitResponse,
+    OffsetCommitResponseTopic, OffsetFetchPartition, OffsetFetchResponse, OffsetFetchTopic,
+    PartitionMetadata, ProduceResponse, SaslAuthenticateResponse, SaslHandshakeResponse,
+    SyncGroupResponse, TopicMetadata,
 };
 use super::produce;
 use super::reader::{Reader, WireError, WireFault};
@@ -65,6 +67,8 @@ pub enum Response {
     SaslHandshake(SaslHandshakeResponse),
     /// The server's side of an exchange.
     SaslAuthenticate(SaslAuthenticateResponse),
+    /// What the coordinator says to a member.
+    ConsumerGroupHeartbeat(ConsumerGroupHeartbeatResponse),
 }
 
 impl Response {
@@ -107,6 +111,9 @@ impl Response {
             Api::SaslAuthenticate => {
                 sasl_authenticate(&mut r, version).map(Response::SaslAuthenticate)
             }
+            Api::ConsumerGroupHeartbeat => {
+                consumer_group::read(&mut r).map(Response::ConsumerGroupHeartbeat)
+            }
         };
         let read = read.and_then(|response| r.finish().map(|()| response));
         read.map_err(|fault| fail(r.at(), fault))
@@ -132,6 +139,7 @@ impl Response {
             Response::InitProducerId(_) => Api::InitProducerId,
             Response::SaslHandshake(_) => Api::SaslHandshake,
             Response::SaslAuthenticate(_) => Api::SaslAuthenticate,
+            Response::ConsumerGroupHeartbeat(_) => Api::ConsumerGroupHeartbeat,
         }
     }
 
@@ -154,6 +162,7 @@ impl Response {
             Response::Produce(r) => r.throttle,
             Response::InitProducerId(r) => r.throttle,
             Response::SaslHandshake(_) | Response::SaslAuthenticate(_) => Duration::ZERO,
+            Response::ConsumerGroupHeartbeat(r) => r.throttle,
         }
     }
 }

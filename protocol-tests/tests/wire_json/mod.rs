@@ -184,6 +184,17 @@ pub fn response(api: Api, version: i16, v: &Value) -> Response {
                 u64::try_from(long(v, "sessionLifetimeMs", 0)).unwrap_or(0),
             ),
         }),
+        Api::ConsumerGroupHeartbeat => {
+            Response::ConsumerGroupHeartbeat(ConsumerGroupHeartbeatResponse {
+                throttle,
+                code,
+                message: text_or_null(v, "errorMessage"),
+                member_id: text_or_null(v, "memberId"),
+                member_epoch: int(v, "memberEpoch", -9),
+                interval: millis(v, "heartbeatIntervalMs"),
+                assignment: by_id(&v["assignment"]),
+            })
+        }
         other => panic!("{other}: no JSON known"),
     }
 }
@@ -212,6 +223,13 @@ fn produced_topic(t: &Value) -> ProduceResponseTopic {
             })
             .collect(),
     }
+}
+
+/// The partitions in `v`, unless that is null.
+fn by_id(v: &Value) -> Option<PartitionsById> {
+    v["topicPartitions"].as_array()?;
+    let topics = list(v, "topicPartitions").map(|t| (topic_id(t), ints(t, "partitions")));
+    Some(topics.collect())
 }
 
 fn topic_metadata(t: &Value) -> TopicMetadata {
@@ -385,11 +403,13 @@ pub fn request(api: Api, version: i16, v: &Value, frame: &Bytes) -> Option<Reque
                 (8.., _) => return None,
                 _ => v,
             };
-            // All topics, or as a member of the new protocol.
-            if group["topics"].is_null() || int(group, "memberEpoch", -1) != -1 {
+            // All topics.
+            if group["topics"].is_null() {
                 return None;
             }
-            if text_or_null(group, "memberId").is_some() {
+            let epoch = int(group, "memberEpoch", -1);
+            let member = text_or_null(group, "memberId");
+            if member.is_some() != (epoch >= 0) {
                 return None;
             }
             Request::OffsetFetch(OffsetFetchRequest {
@@ -397,6 +417,7 @@ pub fn request(api: Api, version: i16, v: &Value, frame: &Bytes) -> Option<Reque
                 topics: list(group, "topics")
                     .map(|t| (text(t, "name"), TopicId::ZERO, ints(t, "partitionIndexes")))
                     .collect(),
+                member: member.map(|id| (id, epoch)),
                 require_stable: v["requireStable"].as_bool().unwrap_or(false),
             })
         }
@@ -453,6 +474,24 @@ pub fn request(api: Api, version: i16, v: &Value, frame: &Bytes) -> Option<Reque
         Api::SaslAuthenticate => Request::SaslAuthenticate(SaslAuthenticateRequest {
             auth: base64(v, "authBytes").to_vec().into(),
         }),
+        Api::ConsumerGroupHeartbeat => {
+            let rebalance = int(v, "rebalanceTimeoutMs", -1);
+            Request::ConsumerGroupHeartbeat(ConsumerGroupHeartbeatRequest {
+                group: group(),
+                member_id: text(v, "memberId"),
+                member_epoch: int(v, "memberEpoch", -9),
+                instance_id: text_or_null(v, "instanceId"),
+                rack: text_or_null(v, "rackId"),
+                rebalance_timeout: (rebalance >= 0).then(|| millis(v, "rebalanceTimeoutMs")),
+                topics: v["subscribedTopicNames"].as_array().map(|names| {
+                    let names = names.iter().filter_map(Value::as_str);
+                    names.map(Arc::from).collect()
+                }),
+                topic_regex: text_or_null(v, "subscribedTopicRegex"),
+                assignor: text_or_null(v, "serverAssignor"),
+                owned: by_id(v),
+            })
+        }
         other => panic!("{other}: no JSON known"),
     })
 }

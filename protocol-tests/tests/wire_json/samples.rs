@@ -89,11 +89,6 @@ pub fn samples() -> Vec<Request> {
         let auth = vec![b'x'; len].into();
         samples.push(Request::SaslAuthenticate(SaslAuthenticateRequest { auth }));
     }
-    samples.push(Request::OffsetFetch(OffsetFetchRequest {
-        group: "g".into(),
-        topics: vec![("t".into(), TopicId::ZERO, vec![1, 2])],
-        require_stable: true,
-    }));
     samples.extend([true, false].map(|by_id| {
         Request::Produce(ProduceRequest {
             acks: -1,
@@ -109,10 +104,44 @@ pub fn samples() -> Vec<Request> {
     samples.push(Request::InitProducerId(InitProducerIdRequest {
         transaction_timeout: Duration::from_secs(60),
     }));
+    for member in [None, Some((Arc::from("m"), 5))] {
+        samples.push(Request::OffsetFetch(OffsetFetchRequest {
+            group: "g".into(),
+            topics: vec![("t".into(), TopicId::ZERO, vec![1, 2])],
+            member,
+            require_stable: true,
+        }));
+    }
+    samples.extend(consumer_samples());
     for instance_id in [None, Some(Arc::from("i"))] {
         samples.extend(group_samples(instance_id));
     }
     samples
+}
+
+fn consumer_samples() -> [Request; 3] {
+    let short = ConsumerGroupHeartbeatRequest {
+        group: "g".into(),
+        member_id: "m".into(),
+        member_epoch: 5,
+        ..ConsumerGroupHeartbeatRequest::default()
+    };
+    let full = ConsumerGroupHeartbeatRequest {
+        member_epoch: 0,
+        instance_id: Some("i".into()),
+        rack: Some("r".into()),
+        rebalance_timeout: Some(Duration::from_secs(300)),
+        topics: Some(vec!["t".into()]),
+        assignor: Some("uniform".into()),
+        owned: Some(vec![(TopicId([7; 16]), vec![1, 2])]),
+        ..short.clone()
+    };
+    let regex = ConsumerGroupHeartbeatRequest {
+        topics: None,
+        topic_regex: Some("t.*".into()),
+        ..full.clone()
+    };
+    [short, full, regex].map(Request::ConsumerGroupHeartbeat)
 }
 
 fn group_samples(instance_id: Option<Arc<str>>) -> Vec<Request> {
@@ -258,7 +287,10 @@ pub fn assert_says(request: &Request, version: i16, body: &mut Bytes) {
             assert_eq!(k.require_stable, since(7));
             if since(8) {
                 let g = &k.groups[0];
-                assert_eq!((g.group_id.as_str(), g.member_epoch), (&*r.group, -1));
+                let member = r.member.as_ref().filter(|_| since(9));
+                let epoch = member.map_or(-1, |m| m.1);
+                assert_eq!((g.group_id.as_str(), g.member_epoch), (&*r.group, epoch));
+                assert_eq!(g.member_id.as_deref(), member.map(|m| &*m.0));
                 assert_eq!(
                     g.topics.as_ref().unwrap()[0].partition_indexes,
                     r.topics[0].2
@@ -320,8 +352,32 @@ pub fn assert_says(request: &Request, version: i16, body: &mut Bytes) {
             let k = kp::SaslAuthenticateRequest::decode(body, version).unwrap();
             assert_eq!(&k.auth_bytes[..], r.auth.as_bytes());
         }
+        Request::ConsumerGroupHeartbeat(r) => consumer_says(r, version, body),
         other => panic!("{other:?}"),
     }
+}
+
+fn consumer_says(r: &ConsumerGroupHeartbeatRequest, version: i16, body: &mut Bytes) {
+    let k = kp::ConsumerGroupHeartbeatRequest::decode(body, version).unwrap();
+    assert_eq!((k.group_id.as_str(), &*k.member_id), ("g", "m"));
+    assert_eq!(k.member_epoch, r.member_epoch);
+    assert_eq!(k.instance_id.as_deref(), r.instance_id.as_deref());
+    assert_eq!(k.rack_id.as_deref(), r.rack.as_deref());
+    let millis = r.rebalance_timeout.map_or(-1, |_| 300_000);
+    assert_eq!(k.rebalance_timeout_ms, millis);
+    let names = k.subscribed_topic_names.map(|names| names.len());
+    assert_eq!(names, r.topics.as_ref().map(Vec::len));
+    assert_eq!(
+        k.subscribed_topic_regex.as_deref(),
+        r.topic_regex.as_deref()
+    );
+    assert_eq!(k.server_assignor.as_deref(), r.assignor.as_deref());
+    let owned = k.topic_partitions.map(|topics| {
+        let each = topics.into_iter();
+        let each = each.map(|t| (TopicId(t.topic_id.into_bytes()), t.partitions));
+        each.collect::<Vec<_>>()
+    });
+    assert_eq!(owned, r.owned);
 }
 
 fn fetch_says(r: &FetchRequest, version: i16, body: &mut Bytes) {
