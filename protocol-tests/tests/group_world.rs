@@ -11,15 +11,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use laneway::broker::{BrokerAction, Cluster, ClusterConfig, ConnId};
-use laneway::group::{AssignorKind, GroupAction, GroupConfig, GroupLink, Membership, Phase};
-use laneway::ids::{Token, TopicPartition};
+use laneway::group::{
+    AssignorKind, GroupAction, GroupConfig, GroupLink, GroupProtocol, Member, Phase,
+};
+use laneway::ids::{Token, TopicId, TopicPartition};
 use laneway::time::Now;
 use laneway::wire::{Api, Request, Response, split_header};
 use laneway::{Error, ErrorKind};
 
 /// One member, its links, and what its engine would hold.
 struct Peer {
-    member: Membership,
+    member: Member,
     name: String,
     links: BTreeMap<&'static str, Link>,
     /// Which node it takes for the coordinator.
@@ -65,6 +67,7 @@ struct World {
     peers: BTreeMap<usize, Peer>,
     events: BTreeMap<(Now, u64), Event>,
     counts: BTreeMap<Arc<str>, i32>,
+    ids: BTreeMap<TopicId, Arc<str>>,
     serial: u64,
     next_peer: usize,
 }
@@ -84,12 +87,15 @@ impl World {
             peers: BTreeMap::new(),
             events: BTreeMap::new(),
             counts: BTreeMap::new(),
+            ids: BTreeMap::new(),
             serial: 0,
             next_peer: 0,
         };
         for (topic, count) in [("t0", 6), ("t1", 3), ("t2", 4)] {
             world.cluster.create_topic(topic, count).unwrap();
             world.counts.insert(Arc::from(topic), count);
+            let id = TopicId(world.cluster.topic_id(topic).unwrap());
+            world.ids.insert(id, Arc::from(topic));
         }
         world
     }
@@ -117,11 +123,15 @@ impl World {
         let mut cfg = GroupConfig::new("g");
         cfg.rebalance_timeout = Duration::from_secs(60);
         cfg.drain_timeout = Duration::from_secs(30);
-        cfg.assignors = assignors.to_vec();
+        match assignors {
+            CONSUMER => cfg.protocol = GroupProtocol::Consumer,
+            _ => cfg.assignors = assignors.to_vec(),
+        }
         cfg.seed = self.seed ^ id as u64;
         cfg.check().unwrap();
-        let mut member = Membership::new(cfg, self.now);
-        member.set_partitions(self.now, self.counts.clone());
+        let mut member = Member::new(cfg, self.now);
+        let counts = self.counts.clone();
+        member.set_view(self.now, || counts, |_| None);
         member.set_subscription(self.now, topics.iter().map(|t| Arc::from(*t)).collect());
         let peer = Peer {
             member,
@@ -276,6 +286,12 @@ impl World {
                     assert!(peer.held.is_empty());
                     self.kill(id);
                 }
+                // Metadata comes when it comes.
+                GroupAction::Refresh => {
+                    let counts = self.counts.clone();
+                    let delay = Duration::from_millis(5) + self.ms(1_000);
+                    self.at(now + delay, Event::View(id, counts));
+                }
                 GroupAction::Watch { .. } | GroupAction::Joined { .. } | GroupAction::Notice(_) => {
                 }
             }
@@ -380,7 +396,9 @@ impl World {
                 let Some(peer) = self.peers.get_mut(&id) else {
                     return;
                 };
-                peer.member.set_partitions(now, counts);
+                let ids = &self.ids;
+                let name_of = |id: TopicId| ids.get(&id).cloned();
+                peer.member.set_view(now, || counts, name_of);
                 self.actions_of(id);
             }
             Event::Coordinator(id, node) => {
@@ -489,7 +507,7 @@ impl World {
 
     fn grow(&mut self, topic: &str, by: i32) {
         let count = self.counts[topic] + by;
-        // Only the view matters here: nobody fetches.
+        self.cluster.add_partitions(topic, count).unwrap();
         self.counts.insert(Arc::from(topic), count);
         for id in self.peers.keys().copied().collect::<Vec<_>>() {
             let at = self.now + Duration::from_millis(10) + self.ms(3_000);
@@ -539,6 +557,8 @@ fn broken_by_time() -> Error {
 }
 
 const EAGER: &[AssignorKind] = &[AssignorKind::Range, AssignorKind::CooperativeSticky];
+/// The new protocol: the coordinator assigns.
+const CONSUMER: &[AssignorKind] = &[];
 const COOPERATIVE: &[AssignorKind] = &[AssignorKind::CooperativeSticky];
 const TOPICS: [&[&str]; 4] = [&["t0"], &["t0", "t1"], &["t0", "t1", "t2"], &["t2"]];
 
@@ -634,6 +654,14 @@ fn g08_cooperative_groups_in_chaos() {
     }
 }
 
+/// G01, G16, G22, G23, G47, E29, I7, I8: groups of the new protocol (KIP-848).
+#[test]
+fn g01_consumer_groups_in_chaos() {
+    for seed in 0..seeds() {
+        chaos(4_000_000 + seed, &[CONSUMER], seed % 2 == 1);
+    }
+}
+
 /// G12: eager and cooperative members in one group, as while it moves from one to the other.
 #[test]
 fn g12_mixed_groups_in_chaos() {
@@ -684,6 +712,7 @@ fn one_seed_again() {
     let mixes: &[&[AssignorKind]] = match seed / 1_000_000 {
         0 => &[EAGER],
         1 => &[COOPERATIVE],
+        4 => &[CONSUMER],
         _ => &[EAGER, COOPERATIVE],
     };
     chaos(seed, mixes, seed % 2 == 1);

@@ -33,6 +33,7 @@ impl ConsumerMembership {
             owned: owned.then(|| by_topic(&said.owned)),
             ..self.blank(self.epoch)
         };
+        self.unheard.get_or_insert(now);
         if self.epoch == 0 {
             self.joins = self.joins.saturating_add(1);
         }
@@ -132,6 +133,10 @@ impl ConsumerMembership {
             return self.again(now);
         }
         self.alive = self.alive.max(out.sent);
+        // The coordinator may have asked in an answer that we never got.
+        let since = self.unheard.take().unwrap_or(out.sent);
+        self.revoking
+            .retain(|part, _| out.said.owned.contains(part));
         self.acked = Some(out.said);
         self.failures = 0;
         self.joins = 0;
@@ -150,7 +155,7 @@ impl ConsumerMembership {
         }
         if let Some(assignment) = answer.assignment {
             self.target = flat(assignment);
-            self.reconcile(now, out.sent);
+            self.reconcile(now, since);
         } else if self.unnamed().next().is_some() {
             self.actions.push_back(GroupAction::Refresh);
         }

@@ -72,6 +72,11 @@ pub struct ConsumerMembership {
     /// The coordinator may count us in though we have no epoch: a join was not answered, or our
     /// epoch was refused.
     maybe_in: bool,
+    /// The first heartbeat since the last one that was answered.
+    unheard: Option<Now>,
+    /// What was revoked and is not known to be reported gone, and since when the coordinator may
+    /// have waited for that.
+    revoking: BTreeMap<(TopicId, i32), Now>,
     /// Our session lasts at least `session_timeout` from here.
     alive: Now,
     tokens: u64,
@@ -142,6 +147,8 @@ impl ConsumerMembership {
             failures: 0,
             joins: 0,
             maybe_in: false,
+            unheard: None,
+            revoking: BTreeMap::new(),
             alive: now,
             tokens: 0,
             random,
@@ -262,10 +269,18 @@ impl ConsumerMembership {
 
     /// Until when, by our own clock, the coordinator surely still counts us in. None while
     /// nothing is ours. The session's length is the broker's; ours is taken to be no longer.
+    ///
+    /// It also puts out whoever has not reported within the rebalance's time that revoked
+    /// partitions are gone, and then all partitions of that member are others'.
     #[must_use]
     pub fn session_until(&self) -> Option<Now> {
-        let held = !self.leases.is_empty();
-        held.then(|| self.alive + self.cfg.session_timeout)
+        if self.leases.is_empty() {
+            return None;
+        }
+        let heard = self.alive + self.cfg.session_timeout;
+        let revoked = self.revoking.values().min();
+        let reported = revoked.map(|since| *since + self.cfg.rebalance_timeout);
+        Some(reported.map_or(heard, |by| by.min(heard)))
     }
 
     /// What is ours, in order: also what drains.
@@ -323,6 +338,7 @@ impl ConsumerMembership {
 
     fn lose_leases(&mut self) {
         let partitions = self.leases.clear();
+        self.revoking.clear();
         self.ids.clear();
         self.target.clear();
         self.names.clear();

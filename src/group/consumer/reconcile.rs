@@ -68,6 +68,11 @@ impl ConsumerMembership {
         let ids = &self.ids;
         let goes = |tp: &TopicPartition| wanted.get(tp) != ids.get(tp);
         let partitions = self.leases.revoke(hard, goes);
+        for tp in &partitions {
+            if let Some(id) = self.ids.get(tp) {
+                self.revoking.entry((*id, tp.partition)).or_insert(since);
+            }
+        }
         if !partitions.is_empty() {
             self.actions.push_back(GroupAction::Revoke {
                 partitions,

@@ -437,6 +437,40 @@ fn a_revoke_that_takes_too_long_is_lost() {
     assert_eq!(desk.owned(), tps([0]));
 }
 
+/// G22: the coordinator puts out whoever does not report in time that it has given back, with all
+/// that it has. Released and not reported is not enough: our own clock must know.
+#[test]
+fn g22_a_report_that_gets_lost_ends_the_session() {
+    let mut desk = Desk::member_with(config(), &[0, 1]);
+    desk.after(INTERVAL);
+    let asked = desk.now;
+    // The coordinator has asked here already; we hear of it with the next answer.
+    desk.answered(Err(cut()));
+    desk.next();
+    desk.answer(ok(3, Some(&[0])));
+    desk.after(INTERVAL);
+    desk.answer(ok(3, None));
+    desk.released(&tps([1]));
+    let until = desk.member.session_until().unwrap();
+    assert!(until <= asked + Duration::from_secs(60));
+    while desk.now < asked + Duration::from_secs(60) {
+        if desk.sent.is_empty() {
+            desk.after(Duration::from_millis(500));
+        } else {
+            desk.answered(Err(cut()));
+        }
+    }
+    assert_eq!(desk.lost(), tps([0]));
+    // With the report heard the session is as long as any.
+    let mut desk = Desk::member_with(config(), &[0, 1]);
+    desk.after(INTERVAL);
+    desk.answer(ok(3, Some(&[0])));
+    desk.released(&tps([1]));
+    let told = desk.now;
+    desk.answer(ok(4, None));
+    assert_eq!(desk.member.session_until(), Some(told + SESSION));
+}
+
 /// G43: leaving says so, with -1; and tries again where the coordinator moves, within its time.
 #[test]
 fn g43_leaves() {
