@@ -83,7 +83,7 @@ pub use engine::{
 };
 pub use error::{Error, ErrorKind};
 pub use fetch::{LossPolicy, StartOffset};
-pub use group::{AssignorKind, GroupProtocol, OnClose};
+pub use group::{Assignor, AssignorKind, GroupProtocol, OnClose};
 pub use lane::{Exhausted, HandlerError, IntoOutcome, IntoOutcomes, Outcome, Retry};
 pub use produce::{Outgoing, Written};
 #[cfg(feature = "runtime")]

@@ -126,7 +126,7 @@ fn g22_a_frozen_member_loses_its_leases() {
     world.run_until(MINUTE, |w| w.all_committed(8));
 }
 
-/// Every code that a heartbeat, a commit or a look-up of offsets may be refused with, at every
+/// G16: every code that a heartbeat, a commit or a look-up of offsets may be refused with, at every
 /// time: all is handled and committed in the end.
 #[test]
 fn g16_codes_on_every_call_cost_nothing() {
@@ -165,7 +165,7 @@ fn g16_codes_on_every_call_cost_nothing() {
     }
 }
 
-/// STALE_MEMBER_EPOCH: the epoch has moved on while a commit was on its way. The same snapshot goes
+/// G03: STALE_MEMBER_EPOCH: the epoch has moved on while a commit was on its way. The same snapshot goes
 /// out under the new one, and nothing is run again.
 #[test]
 fn g03_a_stale_commit_is_made_again_under_the_new_epoch() {
@@ -188,7 +188,7 @@ fn g03_a_stale_commit_is_made_again_under_the_new_epoch() {
     assert_eq!(world.settlings(), 40);
 }
 
-/// FENCED_MEMBER_EPOCH: lost at once, nothing is committed under the old epoch, and the member
+/// G23: FENCED_MEMBER_EPOCH: lost at once, nothing is committed under the old epoch, and the member
 /// comes back under the same id.
 #[test]
 fn g23_fenced_is_lost() {
@@ -213,7 +213,7 @@ fn g23_fenced_is_lost() {
     world.run_until(MINUTE, |w| w.all_committed(4));
 }
 
-/// Coordinators move and brokers crash: the same member, at the same epochs.
+/// G16: coordinators move and brokers crash: the same member, at the same epochs.
 #[test]
 fn g16_coordinators_move() {
     let mut world = World::with_topic(3, 6, 42);

@@ -2,7 +2,7 @@
 
 use super::letter::{DeadLetterHeaders, DeadLetterTopic, TooLarge};
 use crate::fetch::{LossPolicy, StartOffset};
-use crate::group::{AssignorKind, GroupProtocol, OnClose, TopicPattern};
+use crate::group::{AssignorKind, CustomAssignor, GroupProtocol, OnClose, TopicPattern};
 use crate::ids::TopicPartition;
 use crate::lane::{Mode, Retry};
 use crate::record::Record;
@@ -175,6 +175,8 @@ pub struct Config {
     pub heartbeat_interval: Duration,
     /// How long what runs may go on after its partition was revoked.
     pub drain_max: Duration,
+    /// The user's own assignor, wanted before those listed.
+    pub custom_assignor: Option<CustomAssignor>,
     /// What we offer the group, most wanted first.
     pub assignors: Vec<AssignorKind>,
     /// How the group's members come to their partitions.
@@ -241,6 +243,7 @@ impl Config {
             heartbeat_interval: Duration::from_secs(3),
             drain_max: Duration::from_secs(60),
             assignors: vec![AssignorKind::Range, AssignorKind::CooperativeSticky],
+            custom_assignor: None,
             group_protocol: GroupProtocol::Classic,
             server_assignor: None,
             instance_id: None,

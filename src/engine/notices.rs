@@ -66,6 +66,10 @@ impl Engine {
                  joining anew"
                     .to_owned(),
             ),
+            GroupEvent::LeftOut { partitions } => (
+                true,
+                format!("the assignor set with .assignor gives {partitions} partitions to nobody"),
+            ),
             GroupEvent::EpochRefused { epoch } => (
                 true,
                 format!("the coordinator answered with member epoch {epoch}, which cannot be"),

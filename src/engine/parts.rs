@@ -39,6 +39,7 @@ pub(super) fn group(c: &Config, group: Arc<str>) -> GroupConfig {
         rebalance_timeout: c.rebalance_timeout,
         heartbeat_interval: c.heartbeat_interval,
         drain_timeout: half,
+        custom: c.custom_assignor.clone(),
         assignors: c.assignors.clone(),
         instance_id: c.instance_id.clone(),
         on_close: c.on_close,

@@ -109,6 +109,11 @@ pub enum GroupEvent {
     /// The coordinator took an old join of ours for another process of our instance id; we join
     /// again.
     FencedByOurself,
+    /// The user's assignor gives so many partitions to nobody.
+    LeftOut {
+        /// How many.
+        partitions: usize,
+    },
     /// The coordinator answered with an epoch that cannot be; the answer was passed over.
     EpochRefused {
         /// What it said.

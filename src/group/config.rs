@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::assign::CustomAssignor;
 use crate::error::Error;
 
 /// A way to share partitions out. The group uses the one that all members know and most prefer.
@@ -130,6 +131,8 @@ pub struct GroupConfig {
     /// Most wanted first. Cooperative only when nothing else is listed, as in Java.
     /// Default: range, cooperative-sticky.
     pub assignors: Vec<AssignorKind>,
+    /// The user's own way, wanted before those. Default: none.
+    pub custom: Option<CustomAssignor>,
     /// The name of a static member (KIP-345). Default: none.
     pub instance_id: Option<Arc<str>>,
     /// Whether leaving tells the group. Default: a static member stays, any other leaves, as
@@ -162,6 +165,7 @@ impl GroupConfig {
             drain_timeout: rebalance_timeout / 2,
             leave_timeout: Duration::from_secs(5),
             assignors: vec![AssignorKind::Range, AssignorKind::CooperativeSticky],
+            custom: None,
             instance_id: None,
             on_close: None,
             retry_backoff: Duration::from_millis(100),
@@ -181,8 +185,17 @@ impl GroupConfig {
         if self.group.is_empty() {
             return refuse("the group id is empty: name the group, or read partitions by hand");
         }
-        if self.assignors.is_empty() {
+        if self.assignors.is_empty() && self.custom.is_none() {
             return refuse("no assignors: list at least one, as AssignorKind::Range");
+        }
+        if let Some(custom) = &self.custom {
+            let name = custom.name()?;
+            custom.cooperative()?;
+            if name.is_empty() || AssignorKind::from_name(&name).is_some() {
+                return Err(Error::misuse(format!(
+                    "the assignor set with .assignor is named {name:?}: give it a name of its own"
+                )));
+            }
         }
         if self.heartbeat_interval.is_zero() {
             return refuse("heartbeat_interval is zero: 3 s is Kafka's default");
@@ -212,7 +225,12 @@ impl GroupConfig {
 
     /// Whether partitions are kept through rebalances.
     pub(super) fn cooperative(&self) -> bool {
-        !self.assignors.is_empty() && self.assignors.iter().all(|a| a.cooperative())
+        // What panics is found by `check` and by whoever asks next.
+        let custom = self
+            .custom
+            .as_ref()
+            .map(|c| c.cooperative().unwrap_or(false));
+        self.assignors.iter().all(|a| a.cooperative()) && custom.unwrap_or(true)
     }
 }
 

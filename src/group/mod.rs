@@ -32,6 +32,7 @@ mod pattern;
 mod protocol;
 
 pub use action::{GroupAction, GroupEvent, GroupLink, MemberRef, Phase, Unreadable};
+pub use assign::{AssignMember, Assignor, CustomAssignor, Shares};
 pub use config::{AssignorKind, GroupConfig, GroupProtocol, OnClose};
 pub use consumer::ConsumerMembership;
 pub use member::Member;

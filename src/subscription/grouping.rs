@@ -3,7 +3,7 @@
 use super::{Interest, Subscription};
 use crate::engine::Source;
 use crate::error::Error;
-use crate::group::{GroupConfig, GroupProtocol, OnClose};
+use crate::group::{Assignor, AssignorKind, CustomAssignor, GroupConfig, GroupProtocol, OnClose};
 use std::sync::Arc;
 
 impl Subscription {
@@ -40,6 +40,29 @@ impl Subscription {
     /// ```
     pub fn instance_id(mut self, id: impl Into<Arc<str>>) -> Self {
         self.config.instance_id = Some(id.into());
+        self
+    }
+
+    /// The assignors offered to the group, most wanted first: range and cooperative-sticky by
+    /// default, as the Java client. Rebalances are cooperative only when nothing but
+    /// cooperative-sticky is listed.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// let subscription = subscription.assignors([AssignorKind::CooperativeSticky]);
+    /// ```
+    pub fn assignors(mut self, assignors: impl IntoIterator<Item = AssignorKind>) -> Self {
+        self.config.assignors = assignors.into_iter().collect();
+        self.assignors_listed = true;
+        self
+    }
+
+    /// Shares partitions out in a way of your own; see [`Assignor`]. It is all that this member
+    /// offers to its group, unless [`Subscription::assignors`] lists others too, which then come
+    /// after it: that is how a running group changes over to it.
+    pub fn assignor(mut self, assignor: impl Assignor) -> Self {
+        self.config.custom_assignor = Some(CustomAssignor(Arc::new(assignor)));
         self
     }
 
@@ -95,15 +118,18 @@ impl Subscription {
     }
 
     /// What the settings of a membership must keep to.
-    pub(super) fn check_membership(&self) -> Result<(), Error> {
+    pub(super) fn check_membership(&mut self) -> Result<(), Error> {
         let group = match &self.config.source {
             Source::Topics { group, .. } | Source::Pattern { group, .. } => group.clone(),
             Source::Partitions { .. } | Source::Nothing => return self.check_no_membership(),
         };
         debug_assert!(matches!(self.what, Interest::Topics(_)));
         let mut settings = GroupConfig::new(group);
+        if self.config.custom_assignor.is_some() && !self.assignors_listed {
+            self.config.assignors.clear();
+        }
         if self.config.group_protocol == GroupProtocol::Consumer {
-            if self.config.assignors != settings.assignors {
+            if self.assignors_listed || self.config.custom_assignor.is_some() {
                 return Err(Error::misuse(
                     "assignors are of the classic protocol: with GroupProtocol::Consumer the \
                      broker assigns, and server_assignor names its way",
@@ -116,6 +142,8 @@ impl Subscription {
             ));
         }
         settings.instance_id.clone_from(&self.config.instance_id);
+        settings.assignors.clone_from(&self.config.assignors);
+        settings.custom.clone_from(&self.config.custom_assignor);
         settings.check()
     }
 

@@ -18,7 +18,6 @@ pub use sasl::{CredentialProvider, Sasl};
 use crate::engine::{CommitMode, Config, Engine, Event, LaneKey};
 use crate::error::{Error, ErrorKind};
 use crate::fetch::{LossPolicy, StartOffset};
-use crate::group::AssignorKind;
 use crate::handler::{Blocking, ErrorPolicy, InBatches, OneByOne};
 use crate::ids::ExecutorId;
 use crate::lane::{Handler, IntoOutcome, IntoOutcomes, Mode, Retry, RunnerConfig};
@@ -78,6 +77,8 @@ pub struct Subscription {
     on_event: Option<EventSink>,
     on_error: Option<ErrorPolicy>,
     problem: Option<Error>,
+    /// Whether the assignors offered were listed.
+    assignors_listed: bool,
 }
 
 impl Subscription {
@@ -94,6 +95,7 @@ impl Subscription {
             on_event: None,
             on_error: None,
             problem: None,
+            assignors_listed: false,
         }
     }
 
@@ -282,20 +284,6 @@ impl Subscription {
     /// rebalance time-out at most.
     pub fn drain_max(mut self, longest: Duration) -> Self {
         self.config.drain_max = longest;
-        self
-    }
-
-    /// The assignors offered to the group, most wanted first: range and cooperative-sticky by
-    /// default, as the Java client. Rebalances are cooperative only when nothing but
-    /// cooperative-sticky is listed.
-    ///
-    /// ```
-    /// # use laneway::*;
-    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
-    /// let subscription = subscription.assignors([AssignorKind::CooperativeSticky]);
-    /// ```
-    pub fn assignors(mut self, assignors: impl IntoIterator<Item = AssignorKind>) -> Self {
-        self.config.assignors = assignors.into_iter().collect();
         self
     }
 
@@ -569,11 +557,6 @@ impl Subscription {
         if self.config.commit == CommitMode::Auto && self.config.group().is_none() {
             return Err(Error::misuse(
                 "Commit::Auto without a group id has nowhere to commit to; add .offsets_in(\"name\")",
-            ));
-        }
-        if matches!(self.what, Interest::Topics(_)) && self.config.assignors.is_empty() {
-            return Err(Error::misuse(
-                "no assignors: a group needs at least one, such as Range",
             ));
         }
         self.check_membership()?;

@@ -5,6 +5,7 @@
 //! play no part. All work is bounded by members, topics and partitions, and equal input gives
 //! equal shares.
 
+mod custom;
 mod range;
 mod round_robin;
 mod sticky;
@@ -12,8 +13,12 @@ mod sticky;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::config::AssignorKind;
 use crate::ids::TopicPartition;
+
+pub use custom::{Assignor, CustomAssignor};
 
 /// A member, as an assignor sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +33,8 @@ pub struct AssignMember {
     pub owned: Vec<TopicPartition>,
     /// The generation that gave it `owned`, where it says so.
     pub generation: Option<i32>,
+    /// What its own assignor told beside.
+    pub user_data: Option<Bytes>,
 }
 
 /// What each member gets; every member has an entry.
@@ -45,6 +52,16 @@ pub fn assign(
     counts: &BTreeMap<Arc<str>, i32>,
     members: &[AssignMember],
 ) -> Shares {
+    assign_but(kind, counts, members, &BTreeSet::new())
+}
+
+/// As [`assign`], and `reserved` partitions go to nobody.
+pub(super) fn assign_but(
+    kind: AssignorKind,
+    counts: &BTreeMap<Arc<str>, i32>,
+    members: &[AssignMember],
+    reserved: &BTreeSet<TopicPartition>,
+) -> Shares {
     let mut seen = BTreeSet::new();
     let mut members: Vec<&AssignMember> = members
         .iter()
@@ -60,12 +77,23 @@ pub fn assign(
     if members.is_empty() {
         return Shares::new();
     }
+    let free = |topic: &Arc<str>, count: i32| -> Vec<TopicPartition> {
+        let all = (0..count).map(|p| TopicPartition::new(topic.clone(), p));
+        all.filter(|tp| !reserved.contains(tp)).collect()
+    };
+    let topics: Topics = counts
+        .iter()
+        .map(|(topic, count)| (topic.clone(), free(topic, *count)))
+        .collect();
     match kind {
-        AssignorKind::Range => range::assign(&counts, &members),
-        AssignorKind::RoundRobin => round_robin::assign(&counts, &members),
-        AssignorKind::CooperativeSticky => sticky::assign_cooperative(&counts, &members),
+        AssignorKind::Range => range::assign(topics, &members),
+        AssignorKind::RoundRobin => round_robin::assign(topics, &members),
+        AssignorKind::CooperativeSticky => sticky::assign_cooperative(topics, &members),
     }
 }
+
+/// What is to be shared out: each topic that somebody wants, and its partitions in order.
+type Topics = BTreeMap<Arc<str>, Vec<TopicPartition>>;
 
 /// An entry for each member, and nothing in it.
 fn empty_shares(members: &[&AssignMember]) -> Shares {

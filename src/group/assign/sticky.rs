@@ -8,14 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::{AssignMember, Shares, empty_shares};
+use super::{AssignMember, Shares, Topics, empty_shares};
 use crate::ids::TopicPartition;
 
-pub(super) fn assign_cooperative(
-    counts: &BTreeMap<Arc<str>, i32>,
-    members: &[&AssignMember],
-) -> Shares {
-    let problem = Problem::new(counts, members);
+pub(super) fn assign_cooperative(topics: Topics, members: &[&AssignMember]) -> Shares {
+    let problem = Problem::new(&topics, members);
     let alike = members
         .windows(2)
         .all(|pair| pair[0].topics == pair[1].topics);
@@ -63,22 +60,20 @@ struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    fn new(counts: &'a BTreeMap<Arc<str>, i32>, members: &'a [&'a AssignMember]) -> Self {
-        let topics: Vec<&Arc<str>> = counts.keys().collect();
+    fn new(shared: &'a Topics, members: &'a [&'a AssignMember]) -> Self {
+        let topics: Vec<&Arc<str>> = shared.keys().collect();
         let mut partitions = Vec::new();
         let mut topic_of = Vec::new();
         let mut first = BTreeMap::new();
-        for (t, (topic, count)) in counts.iter().enumerate() {
-            first.insert(topic.clone(), (partitions.len(), *count));
-            for p in 0..*count {
-                partitions.push(TopicPartition::new(topic.clone(), p));
-                topic_of.push(t);
-            }
+        for (t, (topic, all)) in shared.iter().enumerate() {
+            first.insert(topic, (partitions.len(), all));
+            topic_of.resize(partitions.len() + all.len(), t);
+            partitions.extend(all.iter().cloned());
         }
         let number = |tp: &TopicPartition| {
-            let (first, count) = *first.get(&tp.topic)?;
-            let p = usize::try_from(tp.partition).ok()?;
-            (tp.partition < count).then_some(first + p)
+            let (first, all) = first.get(&tp.topic)?;
+            let at = all.binary_search_by_key(&tp.partition, |other| other.partition);
+            Some(first + at.ok()?)
         };
         let wants = members
             .iter()

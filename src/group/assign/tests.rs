@@ -40,6 +40,7 @@ fn parse(line: &str) -> Case {
             topics: list(next(), '+').map(Arc::from).collect(),
             owned: partitions(next()),
             generation: next().parse().ok().filter(|g: &i32| *g >= 0),
+            user_data: None,
         }
     });
     let members = members.collect();
@@ -82,6 +83,7 @@ fn member(id: &str, topics: &[&str], owned: &[&str], generation: i32) -> AssignM
         topics: topics.iter().map(|t| Arc::from(*t)).collect(),
         owned: owned.iter().flat_map(|tp| partitions(tp)).collect(),
         generation: Some(generation).filter(|g| *g >= 0),
+        user_data: None,
     }
 }
 

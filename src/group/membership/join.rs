@@ -80,6 +80,12 @@ impl Membership {
         let generation = self.current.as_ref().map_or(-1, |c| c.generation);
         let mut protocols = Vec::new();
         let mut size = 0;
+        if let Some(custom) = &self.cfg.custom {
+            let user_data = custom.user_data(&self.said.topics)?;
+            let bytes = encode_subscription(&topics, &owned, generation, user_data)?;
+            size += bytes.len();
+            protocols.push((custom.name()?, bytes));
+        }
         for kind in &self.cfg.assignors {
             // Leaders that read versions 0 and 1 only look for the generation here.
             let user_data = kind
@@ -113,10 +119,12 @@ impl Membership {
         self.beat.next = now + self.cfg.heartbeat_interval;
         let assignor = answer.protocol_name.unwrap_or_default();
         let kind = AssignorKind::from_name(&assignor);
-        let Some(kind) = kind.filter(|kind| self.cfg.assignors.contains(kind)) else {
+        let kind = kind.filter(|kind| self.cfg.assignors.contains(kind));
+        let custom = self.cfg.custom.as_ref().and_then(|c| c.name().ok());
+        if kind.is_none() && custom.as_ref() != Some(&assignor) {
             self.notice(GroupEvent::ProtocolMismatch { named: assignor });
             return self.wait(now);
-        };
+        }
         let leader = answer.leader == self.member_id;
         let round = Round {
             generation: answer.generation,

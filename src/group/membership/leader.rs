@@ -7,10 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::action::{GroupAction, GroupEvent, Unreadable};
-use super::super::assign::{AssignMember, assign};
+use super::super::assign::{AssignMember, Shares, assign};
 use super::super::note::Note;
 use super::super::protocol::{decode_subscription, encode_assignment_with};
 use super::{Membership, Round, State, too_large};
+use crate::error::Error;
 use crate::time::Now;
 use crate::wire::message::JoinGroupMember;
 
@@ -72,6 +73,7 @@ impl Membership {
                         generation => Some(generation),
                     };
                     found.owned = subscription.owned;
+                    found.user_data = subscription.user_data;
                     subscription.cut.then_some(Unreadable::Tail)
                 }
                 Err(_) => Some(Unreadable::All),
@@ -110,7 +112,11 @@ impl Membership {
         let round = with_view(round, &members, |topic| Some(count(topic)));
         let mut shares = Vec::new();
         let mut size = 0;
-        for (member_id, share) in assign(round.kind, &self.counts, &members) {
+        let shared = match self.share_out(&round, &members) {
+            Ok(shared) => shared,
+            Err(e) => return self.fail(e),
+        };
+        for (member_id, share) in shared {
             let note = (member_id == self.member_id).then(|| self.note_to_self(&round));
             match encode_assignment_with(&share, note.flatten()) {
                 Ok(bytes) => {
@@ -124,6 +130,23 @@ impl Membership {
             true => self.fail(too_large("SyncGroup", size, self.cfg.request_bytes_max)),
             false => self.send_sync(now, round, shares),
         }
+    }
+
+    /// What each member gets, by the assignor of this round.
+    fn share_out(&mut self, round: &Round, members: &[AssignMember]) -> Result<Shares, Error> {
+        if let Some(kind) = round.kind {
+            return Ok(assign(kind, &self.counts, members));
+        }
+        let Some(custom) = &self.cfg.custom else {
+            return Err(Error::bug("a round without an assignor"));
+        };
+        let (shares, nobodys) = custom.assign(&self.counts, members)?;
+        if nobodys > 0 {
+            self.notice(GroupEvent::LeftOut {
+                partitions: nobodys,
+            });
+        }
+        Ok(shares)
     }
 
     /// Whether we lead and the cluster is no longer as we assigned it.

@@ -135,7 +135,8 @@ type View = BTreeMap<Arc<str>, Option<i32>>;
 struct Round {
     generation: i32,
     assignor: Arc<str>,
-    kind: AssignorKind,
+    /// None: the user's own.
+    kind: Option<AssignorKind>,
     leader: bool,
     /// Leaders: the partition counts that they assign (or assigned) from.
     view: Option<View>,
@@ -528,7 +529,9 @@ impl Membership {
 
     fn refusal(&self, code: Code, what: &str) -> Error {
         let group = &self.cfg.group;
-        let ours: Vec<_> = self.cfg.assignors.iter().map(|a| a.name()).collect();
+        let custom = self.cfg.custom.iter().filter_map(|c| c.name().ok());
+        let ours = self.cfg.assignors.iter().map(|a| Arc::from(a.name()));
+        let ours: Vec<Arc<str>> = custom.chain(ours).collect();
         let hint = match code {
             Code::INCONSISTENT_GROUP_PROTOCOL => format!(
                 "; we offer the assignors [{}] of type {PROTOCOL_TYPE}, the group's members offer \

@@ -1,5 +1,6 @@
 //! Scenarios of family G: one member, exact answers, virtual time.
 
+mod custom;
 mod joining;
 mod leading;
 mod rebalance;
