@@ -188,7 +188,7 @@ fn g27_g28_it_sees_members_that_make_sense() {
     assert_eq!(given["zz"], []);
 }
 
-/// A cooperative one moves nothing in one step: what another has is held back for a round.
+/// G08: a cooperative one moves nothing in one step: what another has is held back for a round.
 #[test]
 fn g08_a_cooperative_one_takes_two_steps() {
     let mut desk = Desk::new(own(all_to_last, true));
