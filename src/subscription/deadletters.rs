@@ -122,6 +122,7 @@ impl Subscription {
         }
         let read = match &self.config.source {
             Source::Topics { topics, .. } => topics.contains(name),
+            Source::Pattern { pattern, .. } => pattern.matches(name),
             Source::Partitions { partitions, .. } => partitions.iter().any(|p| p.topic == *name),
             Source::Nothing => false,
         };
