@@ -6,6 +6,7 @@
 use crate::handlers::Handled;
 use laneway::broker::Cluster;
 use laneway::ids::TopicPartition;
+use laneway::settle::Map;
 use laneway::time::Now;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,9 +41,15 @@ pub(crate) struct Book {
     running: BTreeMap<(usize, Lane), usize>,
     last: BTreeMap<(usize, Lane, TopicPartition), Last>,
     grants: BTreeMap<(usize, TopicPartition), u64>,
+    /// What had settled when a member was given a partition, by the commit that it began with.
+    covered: BTreeMap<(usize, TopicPartition), Map>,
+    /// Partitions in which somebody seeks: what is sought runs again.
+    sought: BTreeSet<TopicPartition>,
     violations: Vec<String>,
     /// Runs that settled their record, the same record's again too.
     settlings: usize,
+    /// Runs that settled what had settled before.
+    settled_again: Vec<Handled>,
     /// Members that may be out of touch: for them an overlap with others is no error.
     pub adrift: BTreeSet<usize>,
     /// Whether every hand-over is drained, so that runs of a lane never overlap anywhere.
@@ -61,6 +68,15 @@ impl Book {
     pub(crate) fn forget(&mut self, partition: &TopicPartition) {
         self.open.remove(partition);
         self.settled.remove(partition);
+    }
+
+    /// Somebody settled this before anyone here.
+    pub(crate) fn settled_elsewhere(&mut self, partition: &TopicPartition, offset: i64) {
+        if let Some(open) = self.open.get_mut(partition) {
+            open.remove(&offset);
+        }
+        let settled = self.settled.entry(partition.clone()).or_default();
+        settled.insert(offset);
     }
 
     /// Nobody is to read what lies below.
@@ -84,9 +100,34 @@ impl Book {
         *self.grants.entry((member, partition.clone())).or_default() += 1;
     }
 
+    /// Somebody seeks in this partition.
+    pub(crate) fn is_sought(&mut self, partition: &TopicPartition) {
+        self.sought.insert(partition.clone());
+        self.covered.retain(|(_, tp), _| tp != partition);
+    }
+
+    /// A member begins with this commit, or with one that says nothing.
+    pub(crate) fn covers(&mut self, member: usize, partition: &TopicPartition, map: Option<Map>) {
+        let key = (member, partition.clone());
+        match map {
+            Some(map) if !self.sought.contains(partition) => self.covered.insert(key, map),
+            _ => self.covered.remove(&key),
+        };
+    }
+
+    /// C05, C31: what the offset map says had settled does not run again.
+    fn check_covered(&mut self, run: &Handled) {
+        let map = self.covered.get(&(run.member, run.partition.clone()));
+        if map.is_some_and(|map| run.offset >= map.base() && map.is_settled(run.offset)) {
+            let words = format!("the offset map covers {run:?}: {map:?}");
+            self.violation(words);
+        }
+    }
+
     pub(crate) fn begin(&mut self, handled: Handled, lane: Option<Lane>) -> usize {
         let index = self.runs.len();
         let tp = handled.partition.clone();
+        self.check_covered(&handled);
         let is_settled = self.settled.get(&tp);
         if !is_settled.is_some_and(|s| s.contains(&handled.offset)) {
             self.wrote(&tp, handled.offset);
@@ -171,7 +212,10 @@ impl Book {
             if let Some(open) = self.open.get_mut(&tp) {
                 open.remove(&offset);
             }
-            self.settled.entry(tp).or_default().insert(offset);
+            if !self.settled.entry(tp).or_default().insert(offset) {
+                let run = self.runs[index].handled.clone();
+                self.settled_again.push(run);
+            }
         }
     }
 
@@ -199,6 +243,10 @@ impl Book {
 
     pub(crate) fn settlings(&self) -> usize {
         self.settlings
+    }
+
+    pub(crate) fn settled_again(&self) -> Vec<Handled> {
+        self.settled_again.clone()
     }
 
     pub(crate) fn violation(&mut self, words: String) {

@@ -23,6 +23,12 @@ pub enum CommitAction {
         /// How long it may take.
         timeout: Duration,
     },
+    /// A commit is about to be made: say what each of these leases has, by
+    /// [`Commit::answer`](super::Commit::answer). No commit is made before that.
+    Ask {
+        /// Which leases, those that someone waits for first.
+        leases: Vec<LeaseId>,
+    },
     /// Whoever answered is not the coordinator, or nobody answered: look it up again.
     CoordinatorMoved,
     /// The group left off here; `None`: it never committed this partition, or the broker has
@@ -86,8 +92,8 @@ pub enum CommitNotice {
         /// The last one.
         error: Error,
     },
-    /// The broker takes no metadata of this length: the offset goes without it, so that a
-    /// restart may run records again that had settled out of order.
+    /// The broker takes no metadata of this length: the offset goes with less of it or none, so
+    /// that a restart may run records again that had settled out of order.
     MetadataRefused {
         /// Whose.
         partition: TopicPartition,
@@ -124,7 +130,7 @@ impl fmt::Display for CommitNotice {
             CommitNotice::MetadataRefused { partition, bytes } => write!(
                 f,
                 "the broker refuses {bytes} bytes of commit metadata for {partition}; committing \
-                 without (raise offset.metadata.max.bytes to keep it)"
+                 less or none of it (raise offset.metadata.max.bytes to keep it)"
             ),
             CommitNotice::TopicGone { partition } => write!(
                 f,

@@ -170,9 +170,12 @@ impl Commit {
             let notice = CommitNotice::MetadataRefused { partition, bytes };
             self.actions.push_back(CommitAction::Notice(notice));
         }
-        // Without metadata the broker cannot refuse for this reason again: no pause is needed.
+        // Shorter each time, or without it, the broker soon cannot refuse for this reason again:
+        // no pause is needed.
+        let asks = self.cfg.asks;
         if let Some(entry) = self.leases.get_mut(&item.lease) {
             entry.not_before = now;
+            entry.asks = asks;
         }
         self.due = Some(now);
     }

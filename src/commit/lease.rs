@@ -87,6 +87,19 @@ pub(super) struct Lease {
     pub(super) refused: bool,
     /// Its committed offset is being read.
     pub(super) loading: bool,
+    /// What it has is to be asked for before it is sent.
+    pub(super) asks: bool,
+}
+
+/// What the owner of a lease says when it is asked for its progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// This, all of one moment.
+    Progress(Progress),
+    /// Something that must not be committed yet: ask again after the interval.
+    Later,
+    /// There is nothing.
+    Nothing,
 }
 
 impl Lease {
@@ -107,7 +120,41 @@ impl Lease {
             gone: false,
             refused: false,
             loading: false,
+            asks: false,
         }
+    }
+
+    /// Something has changed; what it is, is asked for later.
+    pub(super) fn touch(&mut self) {
+        self.asks = true;
+        self.version += 1;
+        self.keeping_alive = false;
+    }
+
+    /// What had changed is this. Nothing is left to send where the broker has it already.
+    pub(super) fn answered(&mut self, progress: Progress) {
+        self.asks = false;
+        let is_same = |c: &Committed| {
+            c.offset > progress.offset
+                || c.offset == progress.offset && c.metadata == progress.metadata
+        };
+        if self.committed.as_ref().is_some_and(is_same) && !self.keeping_alive {
+            self.acked = self.version;
+        } else if self
+            .noted
+            .as_ref()
+            .is_none_or(|n| n.offset <= progress.offset)
+        {
+            self.noted = Some(progress);
+        }
+    }
+
+    /// There is nothing to send.
+    pub(super) fn nothing(&mut self, now: Now) {
+        self.asks = false;
+        self.keeping_alive = false;
+        self.acked = self.version;
+        self.committed_at = now;
     }
 
     /// Takes progress. False: it is none. Offsets alone tell the order; epochs may be unknown.
@@ -143,7 +190,7 @@ impl Lease {
     }
 
     /// Makes what is committed a new version when it is so old that the broker may forget it.
-    pub(super) fn keep_alive(&mut self, now: Now, after: Duration) {
+    pub(super) fn keep_alive(&mut self, now: Now, after: Duration, asks: bool) {
         if self.keep_alive_at(after).is_none_or(|at| now < at) {
             return;
         }
@@ -151,10 +198,12 @@ impl Lease {
             self.noted = Some(Progress {
                 offset: c.offset,
                 leader_epoch: c.leader_epoch,
-                metadata: c.metadata.clone(),
+                // One that we do not know the meaning of is not ours to carry on.
+                metadata: self.noted.take().and_then(|n| n.metadata),
             });
             self.version += 1;
             self.keeping_alive = true;
+            self.asks = asks;
         }
     }
 

@@ -46,7 +46,7 @@ use crate::wire::{Request, Response};
 
 pub use action::{CommitAction, CommitNotice};
 use lease::Lease;
-pub use lease::{Committed, Progress};
+pub use lease::{Answer, Committed, Progress};
 
 /// Settings of a [`Commit`].
 #[derive(Clone, Debug)]
@@ -67,6 +67,9 @@ pub struct CommitConfig {
     pub keep_alive: Duration,
     /// A topic that the coordinator does not know for this long is gone.
     pub gone_after: Duration,
+    /// Leases have more to say than their watermark: they are [touched](Commit::touch), and asked
+    /// when a commit is made.
+    pub asks: bool,
     /// Loads wait for open transactions to end (KIP-447).
     pub require_stable: bool,
     /// How long an answer may take.
@@ -91,6 +94,7 @@ impl CommitConfig {
             every: 0,
             keep_alive: Duration::from_secs(3600),
             gone_after: Duration::from_secs(5),
+            asks: false,
             require_stable: true,
             request_timeout: Duration::from_secs(30),
             retry_backoff: Duration::from_millis(100),
@@ -127,6 +131,8 @@ pub struct Commit {
     load_in_flight: Option<(Token, Vec<LeaseId>)>,
     /// When the next commit that nobody waits for is due, if there is anything to commit.
     due: Option<Now>,
+    /// A commit waits for the answers to [`CommitAction::Ask`].
+    asking: bool,
     /// Records settled since the last commit was made.
     unsent: u64,
     pause_until: Now,
@@ -184,6 +190,7 @@ impl Commit {
             in_flight: None,
             load_in_flight: None,
             due: None,
+            asking: false,
             unsent: 0,
             pause_until: now,
             backoff: backoff.clone(),
@@ -253,9 +260,49 @@ impl Commit {
         let Some(entry) = self.leases.get_mut(&lease) else {
             return;
         };
-        if !entry.note(progress) {
+        if entry.note(progress) {
+            self.noted(now, lease, settled);
+        }
+    }
+
+    /// The watermark of `lease` has risen, or what is settled above it has changed; what there is
+    /// to commit is asked for by [`CommitAction::Ask`] in the moment that a commit is made.
+    /// `settled` records settled since the last call.
+    pub fn touch(&mut self, now: Now, lease: LeaseId, settled: u64) {
+        if let Some(entry) = self.leases.get_mut(&lease) {
+            entry.touch();
+            self.noted(now, lease, settled);
+        }
+    }
+
+    /// The answers to [`CommitAction::Ask`]: what each lease has, of this moment. Those that are
+    /// not among them are asked again for the next commit, which follows at once.
+    pub fn answer(&mut self, now: Now, answers: impl IntoIterator<Item = (LeaseId, Answer)>) {
+        if !std::mem::take(&mut self.asking) {
             return;
         }
+        for (lease, answer) in answers {
+            let Some(entry) = self.leases.get_mut(&lease) else {
+                continue;
+            };
+            match answer {
+                Answer::Progress(progress) => entry.answered(progress),
+                Answer::Later => entry.not_before = now + self.cfg.interval,
+                Answer::Nothing => entry.nothing(now),
+            }
+        }
+        self.end_flushes(now);
+        if self.may_commit(now) {
+            self.make_commit(now);
+        }
+        self.plan(now);
+    }
+
+    /// `lease` has something to send.
+    fn noted(&mut self, now: Now, lease: LeaseId, settled: u64) {
+        let Some(entry) = self.leases.get(&lease) else {
+            return;
+        };
         self.unsent = self.unsent.saturating_add(settled);
         let due = if self.cfg.every > 0 && self.unsent >= self.cfg.every {
             now
@@ -265,7 +312,7 @@ impl Commit {
         let due = self.due.map_or(due, |at| at.min(due));
         self.due = Some(due);
         let urgent = entry.flush_until.is_some();
-        let able = self.in_flight.is_none() && self.coordinator && !self.resting;
+        let able = self.in_flight.is_none() && self.coordinator && !self.resting && !self.asking;
         if !able || !self.has_standing(now) {
             return; // whatever ends that looks at everything anew
         }
@@ -425,34 +472,53 @@ impl Commit {
         !refused && self.rebalance_until.is_none_or(|at| at <= now)
     }
 
-    fn drive_commit(&mut self, now: Now) {
+    fn may_commit(&self, now: Now) -> bool {
         let blocked = self.in_flight.is_some() || !self.coordinator || now < self.pause_until;
-        if blocked || !self.has_standing(now) {
+        !blocked && !self.asking && !self.resting && self.has_standing(now)
+    }
+
+    fn drive_commit(&mut self, now: Now) {
+        if !self.may_commit(now) {
             return;
         }
         for entry in self.leases.values_mut() {
-            entry.keep_alive(now, self.cfg.keep_alive);
+            entry.keep_alive(now, self.cfg.keep_alive, self.cfg.asks);
         }
         let routine = self.due.is_some_and(|at| at <= now);
         let urgent = |l: &Lease| l.flush_until.is_some() || l.keeping_alive;
         if !routine && !self.leases.values().any(|l| urgent(l) && l.may_send(now)) {
             return;
         }
-        self.send_commit(now);
+        let mut asked = self.ready(now);
+        asked.retain(|(_, lease)| self.leases.get(lease).is_some_and(|l| l.asks));
+        if asked.is_empty() {
+            return self.make_commit(now);
+        }
+        asked.truncate(PARTITIONS_MAX);
+        let leases = asked.into_iter().map(|(_, lease)| lease).collect();
+        self.asking = true;
+        self.actions.push_back(CommitAction::Ask { leases });
     }
 
-    /// Makes one commit of everything that has progress, those that someone waits for first.
-    fn send_commit(&mut self, now: Now) {
-        let mut ready: Vec<(bool, LeaseId)> = self
-            .leases
-            .iter()
+    /// Those that may be sent: first what someone waits for.
+    fn ready(&self, now: Now) -> Vec<(bool, LeaseId)> {
+        let leases = self.leases.iter();
+        let mut ready: Vec<(bool, LeaseId)> = leases
             .filter(|(_, l)| l.may_send(now))
             .map(|(id, l)| (l.flush_until.is_none(), *id))
             .collect();
         ready.sort_unstable();
+        ready
+    }
+
+    /// Makes one commit of everything that has progress, but for what must be asked for yet.
+    fn make_commit(&mut self, now: Now) {
+        let all = self.ready(now);
+        let asks = |lease: &LeaseId| self.leases.get(lease).is_none_or(|l| l.asks);
+        let ready: Vec<LeaseId> = all.iter().map(|(_, l)| *l).filter(|l| !asks(l)).collect();
         let mut sent = Vec::new();
         let mut bytes = 0;
-        for (_, lease) in &ready {
+        for lease in &ready {
             let Some(item) = self.snapshot(*lease) else {
                 continue;
             };
@@ -462,7 +528,7 @@ impl Commit {
             }
             sent.push(item);
         }
-        let rest = sent.len() < ready.len();
+        let rest = sent.len() < all.len();
         self.due = if rest {
             Some(now)
         } else {

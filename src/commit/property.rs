@@ -285,7 +285,8 @@ impl Model {
             progress = progress.with_metadata(format!("{:0>metadata$}", from + by));
         }
         let news = (progress.offset(), progress.metadata.clone());
-        if held.found.as_ref() != Some(&news) {
+        // What was found says nothing any more once something else was noted.
+        if held.noted.is_some() || held.found.as_ref() != Some(&news) {
             held.noted = Some(news);
         }
         self.commit.note(self.now, lease, progress, by as u64);

@@ -335,6 +335,10 @@ pub struct Snapshot {
     pub workers: Option<u32>,
     /// Records settled so far.
     pub settled: u64,
+    /// Records that were passed over since the offset map says that they had settled before.
+    pub settled_before: u64,
+    /// Offset maps that could not be used: broken, foreign, or of another log.
+    pub maps_unused: u64,
     /// Records that ran again after a failure.
     pub retries: u64,
     /// How often a record was found to run for too long.
@@ -357,6 +361,8 @@ pub struct PartitionSnapshot {
     pub committed: Option<i64>,
     /// Records dealt above the watermark.
     pub ahead: u64,
+    /// Whether it waits for its offset map to become shorter; see [`MapFull`](crate::MapFull).
+    pub map_full: bool,
     /// Bytes read and not yet dealt.
     pub buffered_bytes: u64,
     /// The log's end as last heard; -1 not known.

@@ -470,21 +470,28 @@ impl Engine {
             let (watermark, epoch) = (tracker.watermark(), tracker.watermark_epoch());
             if self.config.commit == super::CommitMode::Tracked
                 && let Some(commit) = &mut self.commit
-                && let Some(progress) = Progress::new(watermark, epoch)
             {
-                commit.note(now, id, progress, settled);
+                if self.config.writes_maps() {
+                    commit.touch(now, id, settled);
+                } else if let Some(progress) = Progress::new(watermark, epoch) {
+                    commit.note(now, id, progress, settled);
+                }
             }
-            self.hold_if_ahead(id);
+            self.hold_if_ahead(now, id);
         }
     }
 
-    /// Holds a partition that ran too far above its watermark, and lets it go on later.
-    pub(super) fn hold_if_ahead(&mut self, id: LeaseId) {
+    /// Holds a partition that ran too far above its watermark, by records or by what its map takes,
+    /// and lets it go on later.
+    pub(super) fn hold_if_ahead(&mut self, now: Now, id: LeaseId) {
+        if self.config.map_full == super::MapFull::Wait {
+            self.measure_map(now, id);
+        }
         let Some(tenure) = self.leases.get_mut(id) else {
             return;
         };
         let ahead = tenure.tracker.as_ref().map_or(0, Tracker::ahead);
-        let hold = ahead >= self.config.ahead_max;
+        let hold = ahead >= self.config.ahead_max || tenure.measure.is_full;
         if hold != tenure.ahead_held {
             tenure.ahead_held = hold;
             self.fetch.hold(id, crate::fetch::Hold::Ahead, hold);

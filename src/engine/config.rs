@@ -107,6 +107,58 @@ pub enum Commit {
     Auto,
 }
 
+/// Whether what has settled above the watermark is kept beside the committed offset, so that a
+/// restart repeats only what had not settled.
+///
+/// It is kept in the commit's metadata, in the format of the Confluent Parallel Consumer: a group
+/// may move between it and us. A map that this library wrote is right; one that comes from version
+/// 0.5 of that library may in rare cases claim a record that was not done (its readers and writers
+/// race), and one that MirrorMaker 2 carried to another cluster does not fit the offsets there.
+/// `Off` passes over what was inherited.
+///
+/// ```
+/// # use laneway::{Kafka, Topics};
+/// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+/// use laneway::OffsetMap;
+/// let subscription = subscription.offset_map(OffsetMap::ReadOnly);
+/// assert_eq!(OffsetMap::default(), OffsetMap::On);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OffsetMap {
+    /// Read where a partition is granted, and written with each commit. The default.
+    #[default]
+    On,
+    /// Read, and not written: commits carry the bare offset.
+    ReadOnly,
+    /// Neither read nor written: reading begins at the committed offset with every record.
+    Off,
+}
+
+/// What to do where the offset map outgrows what a commit may carry. That takes thousands of
+/// records, settled and not in an irregular pattern, above one that has not settled.
+///
+/// ```
+/// # use laneway::{Kafka, Topics};
+/// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+/// use laneway::MapFull;
+/// let subscription = subscription.map_full(MapFull::Wait);
+/// assert_eq!(MapFull::default(), MapFull::Prefix);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MapFull {
+    /// The lower part that fits is kept and nothing waits; a crash in that state repeats the rest.
+    /// The default.
+    #[default]
+    Prefix,
+    /// The partition takes in no more records while its map is longer than three quarters of the
+    /// limit, until those below have settled; and a map that does not fit whole is not committed
+    /// before it does, unless the partition is given back. So a crash repeats nothing that had
+    /// settled and been committed.
+    Wait,
+}
+
 /// The settings of one subscription. The face builds it and has checked it.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -140,6 +192,12 @@ pub struct Config {
     pub commit_interval: Duration,
     /// Also after so many settled records; 0: by time alone.
     pub commit_every: u64,
+    /// Whether the commit says what has settled above the watermark.
+    pub offset_map: OffsetMap,
+    /// What to do where that is too long.
+    pub map_full: MapFull,
+    /// Characters of metadata that a commit may carry for a partition.
+    pub metadata_max: usize,
     /// What follows a failure.
     pub retry: Retry,
     /// Where dead letters go; none: nowhere.
@@ -225,6 +283,9 @@ impl Config {
             commit: Commit::Tracked,
             commit_interval: Duration::from_secs(1),
             commit_every: 0,
+            offset_map: OffsetMap::On,
+            map_full: MapFull::Prefix,
+            metadata_max: 4096,
             retry: Retry::default(),
             dead_letter: None,
             dead_letter_too_large: TooLarge::default(),
@@ -267,6 +328,12 @@ impl Config {
             Source::Partitions { group, .. } => group.as_ref(),
             Source::Nothing => None,
         }
+    }
+
+    /// Whether commits carry the offset map.
+    #[must_use]
+    pub(crate) fn writes_maps(&self) -> bool {
+        self.offset_map == OffsetMap::On && self.commit == Commit::Tracked
     }
 
     /// Eight bytes of the seed, different for each `purpose` under 4.

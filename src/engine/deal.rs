@@ -10,6 +10,7 @@ use crate::record::{Delivery, Record};
 use crate::records::{Batch, Compression, Limits, RawBatch};
 use crate::settle::Offsets;
 use crate::time::Now;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -167,9 +168,12 @@ impl Engine {
         {
             commit.note(now, lease, progress, u64::from(parcel.len));
         }
-        self.deal_parcel(&parcel);
+        match tenure.restored {
+            None => self.deal_parts(&parcel, std::iter::once(0..parcel.len)),
+            Some(_) => self.deal_what_is_open(lease, &parcel),
+        }
         self.leases.touch(lease);
-        self.hold_if_ahead(lease);
+        self.hold_if_ahead(now, lease);
         held
     }
 
@@ -195,7 +199,11 @@ impl Engine {
         hashed.is_err().then_some(hashes.len())
     }
 
-    fn deal_parcel(&mut self, parcel: &Arc<Parcel<Delivery>>) {
+    pub(super) fn deal_parts(
+        &mut self,
+        parcel: &Arc<Parcel<Delivery>>,
+        parts: impl Iterator<Item = Range<u32>>,
+    ) {
         let keys = match (&self.config.lane_key, self.config.mode) {
             (_, Mode::Any { .. }) => Keys::Same(KeyHash::KEYLESS),
             (LaneKey::Partition, _) => {
@@ -208,12 +216,14 @@ impl Engine {
             }
             (LaneKey::By(_), _) => Keys::Each(&self.hashes),
         };
-        if let (Some(overflow), Keys::Each(keys)) = (&mut self.overflow, keys)
-            && overflow.has(parcel.lease.id())
-        {
-            overflow.deal_what_stays(&mut self.lanes, parcel, keys, 0..parcel.len);
-        } else {
-            self.lanes.deal(parcel, keys);
+        for part in parts {
+            if let (Some(overflow), Keys::Each(keys)) = (&mut self.overflow, keys)
+                && overflow.has(parcel.lease.id())
+            {
+                overflow.deal_what_stays(&mut self.lanes, parcel, keys, part);
+            } else {
+                self.lanes.deal_part(parcel, keys, part);
+            }
         }
     }
 

@@ -7,9 +7,10 @@
 //!   any     --lost, seek, reset, truncation, topic recreated---------------------------> gone
 //! ```
 
+use super::maps::Measure;
 use crate::ids::{LeaseId, TopicId, TopicPartition};
 use crate::lane::Lease;
-use crate::settle::Tracker;
+use crate::settle::{Restored, Tracker};
 use crate::time::Now;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,6 +22,11 @@ pub(super) struct Tenure {
     pub topic_id: TopicId,
     /// `None` until the first offset is known.
     pub tracker: Option<Tracker>,
+    /// What was settled above the committed offset when the lease began, as far as it has not
+    /// been read again.
+    pub restored: Option<Restored>,
+    /// How long its offset map was when that was looked at last.
+    pub measure: Measure,
     /// Results still count, nothing new starts.
     pub draining: bool,
     /// Whether fetching is held since the partition ran too far above its watermark.
@@ -62,6 +68,8 @@ impl Leases {
             partition,
             topic_id,
             tracker: None,
+            restored: None,
+            measure: Measure::default(),
             draining: false,
             ahead_held: false,
             settled_new: 0,

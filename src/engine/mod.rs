@@ -21,6 +21,7 @@ mod leases;
 mod letter;
 mod links;
 mod login;
+mod maps;
 mod moves;
 mod notices;
 mod overflow;
@@ -33,13 +34,12 @@ mod steering;
 mod writing;
 
 pub use action::{Action, Command, Done, Event, Group, LinkEvent, PartitionSnapshot, Snapshot};
-pub use snapshot::{Holdup, HoldupState, LaneSnapshot, RunningRecord, SNAPSHOT_LANES_MAX};
-pub use steering::{InFlight, Scope, SeekTo};
-
-pub use config::{Commit as CommitMode, Config, LaneFn, LaneKey, Source};
+pub use config::{Commit as CommitMode, Config, LaneFn, LaneKey, MapFull, OffsetMap, Source};
 #[cfg(feature = "runtime")]
 pub(crate) use deadletters::is_topic_name;
 pub use letter::{DeadLetterFn, DeadLetterHeaders, DeadLetterTopic, TooLarge};
+pub use snapshot::{Holdup, HoldupState, LaneSnapshot, RunningRecord, SNAPSHOT_LANES_MAX};
+pub use steering::{InFlight, Scope, SeekTo};
 
 use crate::cluster::Cluster;
 use crate::commit::Commit;
@@ -53,6 +53,7 @@ use crate::records::Decoder;
 use crate::time::{Now, earliest};
 use leases::{Drain, Leases};
 use links::Links;
+use maps::Maps;
 use moves::{Owner, Waiting};
 use overflow::Overflow;
 use std::collections::{BTreeMap, VecDeque};
@@ -88,6 +89,7 @@ pub struct Engine {
     /// Requests to a coordinator that is not known yet.
     waiting: VecDeque<Waiting>,
     decoder: Decoder,
+    maps: Maps,
     hasher: LaneHasher,
     /// Reused by `deal`: one batch's hashes.
     hashes: Vec<KeyHash>,
@@ -188,6 +190,7 @@ impl Engine {
             next_token: 0,
             waiting: VecDeque::new(),
             decoder: Decoder::new(),
+            maps: Maps::new(c),
             hashes: Vec::new(),
             deltas: Vec::new(),
             resume_at: Now::NEVER,

@@ -156,9 +156,11 @@ impl Engine {
                     let from = (Owner::Commit, token);
                     self.send_to_coordinator(now, from, Purpose::Group, request, timeout);
                 }
+                CommitAction::Ask { leases } => self.answer_ask(now, &leases),
                 CommitAction::CoordinatorMoved => self.coordinator_moved(now),
                 CommitAction::Loaded { lease, committed } => match committed {
                     Some(c) => {
+                        self.inherit(lease, &c);
                         self.start_lease(
                             now,
                             lease,

@@ -148,7 +148,15 @@ impl Engine {
                 let error = error.at(p.topic.clone(), p.partition);
                 self.warn_if(now, *attempts >= LASTING, error);
             }
-            CommitNotice::MetadataRefused { .. } => self.notice(words),
+            CommitNotice::MetadataRefused {
+                partition: p,
+                bytes,
+            } => {
+                if self.maps.refused_at(*bytes) {
+                    let error = Error::new(ErrorKind::Broker, words);
+                    self.warn(error.at(p.topic.clone(), p.partition));
+                }
+            }
             CommitNotice::TopicGone { partition: p } => {
                 let error = Error::new(ErrorKind::Broker, words);
                 self.warn_once(now, error.at(p.topic.clone(), p.partition));

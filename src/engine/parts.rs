@@ -61,6 +61,7 @@ pub(super) fn commit(c: &Config, group: Arc<str>) -> CommitConfig {
         every: c.commit_every,
         manual: matches!(c.source, Source::Partitions { .. }),
         member_epochs: c.group_protocol == GroupProtocol::Consumer,
+        asks: c.writes_maps(),
         seed: c.seed,
         request_timeout: c.request_timeout,
         ..CommitConfig::new(group)

@@ -100,6 +100,7 @@ impl Engine {
                 watermark: tracker.map_or(-1, Tracker::watermark),
                 committed: self.commit.as_ref().and_then(|c| c.committed(id)),
                 ahead: tracker.map_or(0, Tracker::ahead),
+                map_full: tenure.measure.is_full,
                 buffered_bytes: view.map_or(0, |v| v.buffered_bytes as u64),
                 high_watermark: view.map_or(-1, |v| v.high_watermark),
                 last_stable_offset: view.map_or(-1, |v| v.last_stable_offset),
@@ -132,6 +133,8 @@ impl Engine {
                 .and_then(|run| self.running_record(now, run)),
             workers: self.runner.permits.as_ref().map(|p| p.limit()),
             settled: self.counters.settled,
+            settled_before: self.maps.settled_before,
+            maps_unused: self.maps.unused,
             retries: self.counters.retries,
             stalls: self.counters.stalls,
             generation: self

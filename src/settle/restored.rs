@@ -14,7 +14,7 @@ use super::{Run, Tracker};
 /// use laneway::settle::{Map, Restored};
 /// // Runs of one open and two settled.
 /// let mut restored = Restored::new(Map::read(10, "bgABAAI=")?).expect("something had settled");
-/// assert!(restored.fits(10), "10 is open, so the log may go on with it");
+/// assert!(restored.meets(10), "10 is open, so the log may go on with it");
 /// assert!(!restored.is_settled(10) && restored.is_settled(11));
 /// assert!(!restored.pass(13), "and that is all of it");
 /// # Ok::<(), laneway::settle::MapError>(())
@@ -25,6 +25,8 @@ pub struct Restored {
     /// Those before it end below the position.
     at: usize,
     end: i64,
+    /// Whether the log's first record was looked at.
+    met: bool,
 }
 
 /// What may be committed of a lease, all of one moment.
@@ -51,14 +53,20 @@ impl Restored {
             end = open.pop().map_or(end, |last| last.first);
         }
         // One that is all open ends where it began.
-        (end > base).then_some(Restored { open, at: 0, end })
+        (end > base).then_some(Restored {
+            open,
+            at: 0,
+            end,
+            met: false,
+        })
     }
 
-    /// Whether a log whose next record is `first` can be the one that the map was made for: where
-    /// it has a record that counts as settled before the first open one, it is another.
-    #[must_use]
-    pub fn fits(&self, first: i64) -> bool {
-        first >= self.open.get(self.at).map_or(self.end, |run| run.first)
+    /// Whether the log can be the one that the map was made for, `first` being the record that
+    /// reading begins with: where it has a record that counts as settled before the first open
+    /// one, it is another. Asked again it says yes.
+    pub fn meets(&mut self, first: i64) -> bool {
+        let lowest = self.open.get(self.at).map_or(self.end, |run| run.first);
+        std::mem::replace(&mut self.met, true) || first >= lowest
     }
 
     /// One past the last offset that had settled.

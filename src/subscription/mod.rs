@@ -6,6 +6,7 @@ mod grouping;
 mod handling;
 mod interest;
 mod kafka;
+mod mapping;
 mod running;
 mod sasl;
 mod secure;

@@ -40,7 +40,7 @@ impl Jars {
         let cache = cache()?;
         let folder = cache.join(version);
         if !folder.is_dir() {
-            download(version, &cache, &folder)?;
+            download(version, &cache, &folder, &kafka(version))?;
         }
         let agent = compiled_agent(&cache, version, &folder)?;
         Ok(Self {
@@ -55,7 +55,7 @@ impl Jars {
         let cache = cache()?;
         let folder = cache.join(version);
         if !folder.is_dir() {
-            download(version, &cache, &folder)?;
+            download(version, &cache, &folder, &kafka(version))?;
         }
         Ok(Self {
             version: version.to_owned(),
@@ -94,6 +94,29 @@ impl Jars {
             .arg(class);
         Ok(command)
     }
+}
+
+/// A JVM for the Confluent Parallel Consumer and `java/Parallel.java`, with the Kafka client that it
+/// brings: its class path has nothing of the servers'.
+pub(crate) fn parallel_consumer() -> Result<Command, String> {
+    java_is_there()?;
+    let cache = cache()?;
+    let name = format!("parallel-consumer-{PARALLEL}");
+    let folder = cache.join(&name);
+    if !folder.is_dir() {
+        let group = "io.confluent.parallelconsumer";
+        let wanted = dependency(group, "parallel-consumer-core", PARALLEL);
+        download(&name, &cache, &folder, &wanted)?;
+    }
+    let classes = compiled(&cache, &name, &folder, ("Parallel", PARALLEL_SOURCE), &[])?;
+    let mut command = Command::new("java");
+    command
+        .args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:-UsePerfData"])
+        .arg("-XX:TieredStopAtLevel=1")
+        .arg("-cp")
+        .arg(format!("{}:{}/*", classes.display(), folder.display()))
+        .arg("Parallel");
+    Ok(command)
 }
 
 fn java_is_there() -> Result<(), String> {
@@ -141,10 +164,9 @@ fn cache() -> Result<PathBuf, String> {
 
 /// Into a folder beside the final one, then renamed: two test processes at once cannot spoil it,
 /// and half a download is never taken for a whole one.
-fn download(version: &str, cache: &Path, folder: &Path) -> Result<(), String> {
-    let work = beside(cache, version)?;
-    fs::write(work.join("pom.xml"), pom(version))
-        .map_err(|e| format!("{}: {e}", work.display()))?;
+fn download(name: &str, cache: &Path, folder: &Path, wanted: &str) -> Result<(), String> {
+    let work = beside(cache, name)?;
+    fs::write(work.join("pom.xml"), pom(wanted)).map_err(|e| format!("{}: {e}", work.display()))?;
     let lib = work.join("lib");
     let output = Command::new("mvn")
         .args(["-q", "-B", "-f"])
@@ -153,7 +175,7 @@ fn download(version: &str, cache: &Path, folder: &Path) -> Result<(), String> {
         .arg(format!("-DoutputDirectory={}", lib.display()))
         .stdin(Stdio::null())
         .output()
-        .map_err(|_| "no mvn on the PATH (Maven is needed to download Kafka's jars)".to_owned());
+        .map_err(|_| "no mvn on the PATH (Maven is needed to download jars)".to_owned());
     let result = output.and_then(|output| {
         if output.status.success() && lib.is_dir() {
             move_into_place(&lib, folder)
@@ -164,7 +186,7 @@ fn download(version: &str, cache: &Path, folder: &Path) -> Result<(), String> {
                 .find(|line| line.contains("ERROR"))
                 .unwrap_or("")
                 .to_owned();
-            Err(format!("Maven could not resolve Kafka {version}: {said}"))
+            Err(format!("Maven could not resolve {name}: {said}"))
         }
     });
     let _ = fs::remove_dir_all(&work);
@@ -172,20 +194,38 @@ fn download(version: &str, cache: &Path, folder: &Path) -> Result<(), String> {
 }
 
 fn compiled_agent(cache: &Path, version: &str, jars: &Path) -> Result<PathBuf, String> {
+    let name = format!("agent-{version}");
+    let beside = [
+        ("log4j2.properties", LOGGING),
+        ("log4j.properties", LOGGING_V1),
+    ];
+    compiled(cache, &name, jars, ("Agent", AGENT), &beside)
+}
+
+/// The classes of one source, and files beside them.
+fn compiled(
+    cache: &Path,
+    name: &str,
+    jars: &Path,
+    (class, text): (&str, &str),
+    files: &[(&str, &str)],
+) -> Result<PathBuf, String> {
     // `DefaultHasher::new` has fixed keys: the same source finds its classes again.
     let mut hasher = DefaultHasher::new();
-    (AGENT, LOGGING).hash(&mut hasher);
-    let folder = cache.join(format!("agent-{version}-{:016x}", hasher.finish()));
+    (text, files).hash(&mut hasher);
+    let folder = cache.join(format!("{name}-{:016x}", hasher.finish()));
     if folder.is_dir() {
         return Ok(folder);
     }
-    let work = beside(cache, "agent")?;
-    let source = work.join("Agent.java");
+    let work = beside(cache, class)?;
+    let source = work.join(format!("{class}.java"));
     let classes = work.join("classes");
     let written = fs::create_dir_all(&classes)
-        .and_then(|()| fs::write(&source, AGENT))
-        .and_then(|()| fs::write(classes.join("log4j2.properties"), LOGGING))
-        .and_then(|()| fs::write(classes.join("log4j.properties"), LOGGING_V1));
+        .and_then(|()| fs::write(&source, text))
+        .and_then(|()| {
+            let mut files = files.iter();
+            files.try_for_each(|(file, text)| fs::write(classes.join(file), text))
+        });
     let result = written
         .map_err(|e| format!("{}: {e}", work.display()))
         .and_then(|()| {
@@ -233,21 +273,27 @@ fn move_into_place(from: &Path, to: &Path) -> Result<(), String> {
     }
 }
 
-fn pom(version: &str) -> String {
-    let dependency = |group: &str, artifact: &str, version: &str| {
-        format!(
-            "<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>\
-             <version>{version}</version></dependency>\n"
-        )
-    };
-    let mut dependencies = dependency("org.apache.kafka", "kafka_2.13", version);
-    dependencies += &dependency("org.apache.kafka", "kafka-tools", version);
+/// What Kafka's servers and tools need.
+fn kafka(version: &str) -> String {
+    let mut all = dependency("org.apache.kafka", "kafka_2.13", version);
+    all += &dependency("org.apache.kafka", "kafka-tools", version);
     if !version.starts_with("3.") {
         // 4.x brings no logging back end of its own; without one a failing node says nothing.
         for artifact in ["log4j-slf4j-impl", "log4j-core"] {
-            dependencies += &dependency("org.apache.logging.log4j", artifact, LOG4J);
+            all += &dependency("org.apache.logging.log4j", artifact, LOG4J);
         }
     }
+    all
+}
+
+fn dependency(group: &str, artifact: &str, version: &str) -> String {
+    format!(
+        "<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>\
+         <version>{version}</version></dependency>\n"
+    )
+}
+
+fn pom(dependencies: &str) -> String {
     format!(
         "<project xmlns=\"http://maven.apache.org/POM/4.0.0\">\n\
          <modelVersion>4.0.0</modelVersion>\n\
@@ -260,6 +306,9 @@ fn pom(version: &str) -> String {
 pub const VERSION: &str = "4.3.1";
 const JAVA_MIN: u32 = 17;
 const LOG4J: &str = "2.25.4";
+/// The last but one of its line; its offset maps are those of the last.
+const PARALLEL: &str = "0.5.3.2";
+const PARALLEL_SOURCE: &str = include_str!("../java/Parallel.java");
 const AGENT: &str = include_str!("../java/Agent.java");
 const LOGGING: &str = "status = error\n\
     appender.err.type = Console\nappender.err.name = err\nappender.err.target = SYSTEM_ERR\n\

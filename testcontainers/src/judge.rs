@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use laneway::settle::Map;
+
 use crate::handlings::{Grant, Handling, Life, Numbered};
 
-/// What Kafka said was committed once a life was over: partition to offset.
-pub type Committed = BTreeMap<i32, i64>;
+/// What Kafka said was committed once a life was over: for each partition the offset, and what had
+/// settled above it.
+pub type Committed = BTreeMap<i32, Map>;
 
 /// Every record of every key, from the lines that `numbered` answered with, was handled to its end
 /// in some life.
@@ -37,17 +40,18 @@ pub fn nothing_lost(lives: &[Life], expected: &[(u32, u32)]) -> Result<(), Strin
 }
 
 /// Within a life, since each grant of a partition, each key's records ran one at a time, each the
-/// next of the one before. After another grant what had settled above its offset runs again.
-pub fn in_order_within(life: &Life) -> Result<(), String> {
-    firsts_in_order(life).map(|_| ())
+/// next of the one before, but for those that this life or one `before` it had settled by then:
+/// the offset map may know of them.
+pub fn in_order_within(life: &Life, before: &[Life]) -> Result<(), String> {
+    let done = Done::of(before.iter().chain([life]));
+    firsts_in_order(life, &done).map(|_| ())
 }
 
 /// Judges lives side by side that hand partitions to each other in order. A partition starts at an
-/// offset below which all had been handled; from there on its keys run in order and without gaps; no
-/// key runs in two places at once. What had settled above that offset runs again: returns how many
-/// did.
+/// offset below which all had been handled; from there on its keys run in order, without gaps but for
+/// what had settled by then; no key runs in two places at once. Returns how many ran again.
 pub fn handed_over(lives: &[Life]) -> Result<usize, String> {
-    let done = Done::of(lives);
+    let done = Done::of(lives.iter());
     let mut distinct = BTreeSet::new();
     let mut all = Vec::new();
     for (number, life) in lives.iter().enumerate() {
@@ -56,7 +60,7 @@ pub fn handed_over(lives: &[Life]) -> Result<usize, String> {
             .iter()
             .try_for_each(|grant| done.has_all_below(grant))
             .map_err(name)?;
-        let firsts = firsts_in_order(life).map_err(name)?;
+        let firsts = firsts_in_order(life, &done).map_err(name)?;
         firsts
             .iter()
             .try_for_each(|&(record, granted)| done.reaches(record, granted))
@@ -79,7 +83,7 @@ pub fn handed_over(lives: &[Life]) -> Result<usize, String> {
 }
 
 /// As [`in_order_within`]; returns with which record each key began since each grant, and when that was.
-fn firsts_in_order(life: &Life) -> Result<Vec<(Numbered, u128)>, String> {
+fn firsts_in_order(life: &Life, done: &Done) -> Result<Vec<(Numbered, u128)>, String> {
     let mut last: HashMap<(u128, u32), &Handling> = HashMap::new();
     let mut firsts = Vec::new();
     for handling in &life.handlings {
@@ -89,7 +93,7 @@ fn firsts_in_order(life: &Life) -> Result<Vec<(Numbered, u128)>, String> {
             return Err(format!("{handling:?} is below {grant:?}"));
         }
         match last.insert((grant.time, handling.record.key), handling) {
-            Some(before) => follows(before, handling)?,
+            Some(before) => follows(before, handling, done, grant.time)?,
             None => firsts.push((handling.record, grant.time)),
         }
     }
@@ -110,12 +114,12 @@ struct Done {
 }
 
 impl Done {
-    fn of(lives: &[Life]) -> Self {
+    fn of<'a>(lives: impl Iterator<Item = &'a Life>) -> Self {
         let mut done = Self {
             offsets: BTreeMap::new(),
             records: HashMap::new(),
         };
-        for handling in lives.iter().flat_map(Life::ended) {
+        for handling in lives.flat_map(Life::ended) {
             let end = handling.end.unwrap_or(u128::MAX);
             let first = done
                 .offsets
@@ -145,20 +149,26 @@ impl Done {
             return Ok(());
         };
         let before = Numbered { sequence, ..record };
-        match self.records.get(&before) {
-            Some(&end) if end <= time => Ok(()),
-            _ => Err(format!(
+        match self.has(before, time) {
+            true => Ok(()),
+            false => Err(format!(
                 "{record:?} came first, but {before:?} had not been handled"
             )),
         }
     }
+
+    fn has(&self, record: Numbered, time: u128) -> bool {
+        self.records.get(&record).is_some_and(|&end| end <= time)
+    }
 }
 
-fn follows(before: &Handling, handling: &Handling) -> Result<(), String> {
-    let next =
-        before.record.sequence + 1 == handling.record.sequence && before.offset < handling.offset;
+fn follows(before: &Handling, handling: &Handling, done: &Done, time: u128) -> Result<(), String> {
+    let record = handling.record;
+    let mut between = before.record.sequence + 1..record.sequence;
+    let known = between.all(|sequence| done.has(Numbered { sequence, ..record }, time));
+    let next = before.record.sequence < record.sequence && before.offset < handling.offset;
     let apart = before.end.is_some_and(|end| end <= handling.start);
-    if next && apart {
+    if next && known && apart {
         Ok(())
     } else {
         Err(format!("{before:?}, then {handling:?}"))
@@ -167,9 +177,11 @@ fn follows(before: &Handling, handling: &Handling) -> Result<(), String> {
 
 /// Judges what was handled twice over lives one after another, each killed but the last.
 ///
-/// `committed[i]` is what Kafka had when life `i` was over. What a later life handles again must
-/// lie at or above it; below it everything must have been handled; and it may lag what the life had
-/// settled by at most `stale` nanoseconds. Returns how many records ran more than once.
+/// `committed[i]` is what Kafka had when life `i` was over. A later life handles nothing of it again,
+/// neither below the offset nor above it where the offset map says that it had settled; all of that
+/// must have been handled; and it may lag what the life had settled by at most `stale` nanoseconds.
+/// Returns how many records ran more than once: they were in flight, or settled since the last
+/// commit that was acknowledged.
 pub fn repeated_only_since_commit(
     lives: &[Life],
     committed: &[Committed],
@@ -186,10 +198,10 @@ pub fn repeated_only_since_commit(
         };
         for handling in &life.handlings {
             let at = (handling.partition, handling.offset);
-            let floor = before.get(&handling.partition).copied().unwrap_or(0);
-            if handling.offset < floor {
+            if covers(before, at) {
+                let map = before.get(&handling.partition);
                 return Err(format!(
-                    "life {number} started below the committed {floor}: {handling:?}"
+                    "life {number} handled what was committed: {handling:?}, {map:?}"
                 ));
             }
             if done.contains(&at) {
@@ -201,31 +213,38 @@ pub fn repeated_only_since_commit(
                 .map(|handling| (handling.partition, handling.offset)),
         );
         if let Some(after) = committed.get(number) {
-            all_done_below(after, &done, number)?;
+            all_committed_is_done(after, &done, number)?;
             commit_is_fresh(after, life, stale, number)?;
         }
     }
     Ok(repeated.len())
 }
 
-/// Everything below the commit was handled in this life or before.
-fn all_done_below(
+/// Whether the commit says that this record had settled.
+fn covers(committed: &Committed, (partition, offset): (i32, i64)) -> bool {
+    let map = committed.get(&partition);
+    map.is_some_and(|map| offset < map.base() || map.is_settled(offset))
+}
+
+/// Everything that the commit covers was handled in this life or before.
+fn all_committed_is_done(
     committed: &Committed,
     done: &BTreeSet<(i32, i64)>,
     number: usize,
 ) -> Result<(), String> {
-    for (&partition, &offset) in committed {
-        if let Some(open) = (0..offset).find(|&offset| !done.contains(&(partition, offset))) {
+    for (&partition, map) in committed {
+        let covered = (0..map.end()).filter(|&offset| covers(committed, (partition, offset)));
+        let mut open = covered.filter(|&offset| !done.contains(&(partition, offset)));
+        if let Some(open) = open.next() {
             return Err(format!(
-                "after life {number} {offset} was committed in partition {partition}, but {open} was never handled"
+                "after life {number} {map:?} was committed in partition {partition}, but {open} was never handled"
             ));
         }
     }
     Ok(())
 }
 
-/// What this life had settled without a gap, since its last grant and a while before it was killed, is
-/// committed. What was settled before that grant above its offset it cannot know.
+/// What this life had settled since its last grant and a while before it was killed, is committed.
 fn commit_is_fresh(
     committed: &Committed,
     life: &Life,
@@ -244,26 +263,23 @@ fn commit_is_fresh(
         .iter()
         .map(|grant| (grant.partition, grant))
         .collect();
-    for (partition, grant) in last {
-        let settled: BTreeSet<i64> = life
-            .ended()
-            .filter(|h| h.partition == partition && h.start >= grant.time)
-            .filter(|h| h.end.is_some_and(|end| end <= fresh))
-            .map(|h| h.offset)
-            .collect();
-        let open = (grant.offset..).find(|offset| !settled.contains(offset));
-        let watermark = open.unwrap_or(grant.offset);
-        let offset = committed.get(&partition).copied().unwrap_or(0);
-        if offset < watermark {
+    let settled = life
+        .ended()
+        .filter(|h| h.end.is_some_and(|end| end <= fresh))
+        .filter(|h| last.get(&h.partition).is_some_and(|g| h.start >= g.time));
+    for h in settled {
+        if !covers(committed, (h.partition, h.offset)) {
             return Err(format!(
-                "after life {number} only {offset} was committed in partition {partition}, though {watermark} \
-                 had settled long before"
+                "after life {number} only {:?} was committed in partition {}, though {h:?} had settled long before",
+                committed.get(&h.partition),
+                h.partition
             ));
         }
     }
     Ok(())
 }
 
+/// Records that an error names.
 const SHOWN_MAX: usize = 10;
 
 #[cfg(test)]
@@ -291,7 +307,11 @@ mod tests {
     }
 
     fn at(offset: i64) -> Committed {
-        Committed::from([(0, offset)])
+        Committed::from([(0, Map::read(offset, "").unwrap())])
+    }
+
+    fn at_with(offset: i64, map: &str) -> Committed {
+        Committed::from([(0, Map::read(offset, map).unwrap())])
     }
 
     #[test]
@@ -314,19 +334,19 @@ mod tests {
 
     #[test]
     fn disorder_within_a_life_is_found() {
-        in_order_within(&granted(life(0, 5), 0, 0)).unwrap();
+        in_order_within(&granted(life(0, 5), 0, 0), &[]).unwrap();
         let mut swapped = granted(life(0, 5), 0, 0);
         swapped.handlings.swap(1, 2);
-        assert!(in_order_within(&swapped).is_err());
+        assert!(in_order_within(&swapped, &[]).is_err());
         let mut skipped = granted(life(0, 5), 0, 0);
         skipped.handlings.remove(2);
-        assert!(in_order_within(&skipped).is_err());
+        assert!(in_order_within(&skipped, &[]).is_err());
         let mut overlapping = granted(life(0, 5), 0, 0);
         overlapping.handlings[2].end = Some(31);
-        assert!(in_order_within(&overlapping).is_err());
+        assert!(in_order_within(&overlapping, &[]).is_err());
         let mut others = granted(life(0, 2), 0, 0);
         others.handlings.push(handling(2, 0, 1));
-        in_order_within(&others).unwrap();
+        in_order_within(&others, &[]).unwrap();
     }
 
     fn granted(mut life: Life, offset: i64, time: u128) -> Life {
@@ -350,10 +370,10 @@ mod tests {
     fn a_second_grant_may_repeat_from_its_own_offset() {
         let mut twice = granted(life(0, 5), 0, 0);
         twice.handlings.extend(later(life(2, 6)).handlings);
-        assert!(in_order_within(&twice).is_err(), "no second grant");
-        in_order_within(&granted(twice.clone(), 2, 60)).unwrap();
+        assert!(in_order_within(&twice, &[]).is_err(), "no second grant");
+        in_order_within(&granted(twice.clone(), 2, 60), &[]).unwrap();
         assert!(
-            in_order_within(&granted(twice, 3, 60))
+            in_order_within(&granted(twice, 3, 60), &[])
                 .unwrap_err()
                 .contains("is below")
         );
@@ -406,7 +426,31 @@ mod tests {
         let lives = [granted(life(0, 6), 0, 0), granted(life(4, 10), 4, 0)];
         assert_eq!(repeated_only_since_commit(&lives, &[at(4)], 1000), Ok(2));
         let below = repeated_only_since_commit(&lives, &[at(5)], 1000).unwrap_err();
-        assert!(below.contains("below the committed 5"), "{below}");
+        assert!(below.contains("handled what was committed"), "{below}");
+    }
+
+    #[test]
+    fn what_the_offset_map_covers_may_be_left_out_and_not_repeated() {
+        // Life 0 left 1 open and settled the rest; the map says 1 open, then 2 settled.
+        let mut gap = granted(life(0, 4), 0, 0);
+        gap.handlings[1].end = None;
+        let next = granted(later(life(1, 2)), 1, 50);
+        in_order_within(&next, std::slice::from_ref(&gap)).unwrap();
+        let committed = [at_with(1, "bgABAAI=")];
+        let lives = [gap.clone(), next];
+        assert_eq!(repeated_only_since_commit(&lives, &committed, 0), Ok(0));
+        let again = [gap.clone(), granted(later(life(1, 3)), 1, 50)];
+        let error = repeated_only_since_commit(&again, &committed, 0).unwrap_err();
+        assert!(error.contains("handled what was committed"), "{error}");
+        let lacks = repeated_only_since_commit(&[gap.clone()], &[at(1)], 0).unwrap_err();
+        assert!(lacks.contains("had settled long before"), "{lacks}");
+        gap.handlings[2].end = None;
+        let lies = repeated_only_since_commit(&[gap], &committed, 0).unwrap_err();
+        assert!(lies.contains("2 was never handled"), "{lies}");
+        // A hole that nobody had settled is a loss.
+        let mut hole = granted(life(0, 4), 0, 0);
+        hole.handlings.remove(2);
+        assert!(in_order_within(&hole, &[]).is_err());
     }
 
     #[test]
@@ -438,6 +482,6 @@ mod tests {
         repeated_only_since_commit(&[granted(life(0, 10), 0, 0)], &[at(7)], 30).unwrap();
         let lags =
             repeated_only_since_commit(&[granted(life(0, 10), 0, 0)], &[at(6)], 30).unwrap_err();
-        assert!(lags.contains("only 6 was committed"), "{lags}");
+        assert!(lags.contains("had settled long before"), "{lags}");
     }
 }

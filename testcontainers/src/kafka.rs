@@ -9,8 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, hash};
 
+use laneway::settle::Map;
+
 use crate::agent::Agent;
 use crate::jars::Jars;
+use crate::judge::Committed;
+use crate::member::unhex;
 use crate::node::{self, Node};
 use crate::process::{self, Process};
 use crate::runner::Missing;
@@ -192,16 +196,39 @@ impl Kafka {
 
     /// What the group has committed for a topic: (partition, offset), in order.
     pub fn committed(&self, group: &str, topic: &str) -> Result<Vec<(i32, i64)>, String> {
+        let all = self.committed_texts(group, topic)?;
+        Ok(all.into_iter().map(|(p, offset, _)| (p, offset)).collect())
+    }
+
+    /// As [`committed`](Self::committed), with what stands beside each offset. What is no offset map
+    /// is an error.
+    pub fn committed_maps(&self, group: &str, topic: &str) -> Result<Committed, String> {
+        let mut all = Committed::new();
+        for (partition, offset, metadata) in self.committed_texts(group, topic)? {
+            let map = Map::read(offset, &metadata).map_err(|e| format!("{metadata:?}: {e}"))?;
+            all.insert(partition, map);
+        }
+        Ok(all)
+    }
+
+    /// What the group has committed for a topic: (partition, offset, metadata), in order.
+    pub fn committed_texts(
+        &self,
+        group: &str,
+        topic: &str,
+    ) -> Result<Vec<(i32, i64, String)>, String> {
         let mut all = Vec::new();
         for line in self.ask(&format!("committed {group}"))? {
             let fields: Vec<&str> = line.split(' ').collect();
-            if let [name, partition, offset, ..] = fields[..]
+            if let [name, partition, offset, _epoch, metadata] = fields[..]
                 && name == topic
             {
-                let bad = |_| format!("committed answered {line:?}");
+                let bad = || format!("committed answered {line:?}");
+                let text = unhex(metadata).and_then(|bytes| String::from_utf8(bytes).ok());
                 all.push((
-                    partition.parse().map_err(bad)?,
-                    offset.parse().map_err(bad)?,
+                    partition.parse().map_err(|_| bad())?,
+                    offset.parse().map_err(|_| bad())?,
+                    text.ok_or_else(bad)?,
                 ));
             }
         }

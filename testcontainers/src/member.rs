@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::Kafka;
 use crate::handlings::{Grant, Handling, Life, Numbered};
+use crate::jars;
 use crate::kafka::unique;
 use crate::process::{self, Process};
 use crate::runner::Missing;
@@ -38,6 +39,15 @@ impl Member {
             .java("256m", &["-XX:TieredStopAtLevel=1"], "Agent")?;
         command.args(["consume", kafka.bootstrap(), group, topic, assignors]);
         Self::spawn("java-member", command)
+    }
+
+    /// The Confluent Parallel Consumer, ordered by key. Records of the keys in `held` fail again and
+    /// again; for all others it says `record`, as Java's consumer does, when they are done.
+    pub fn parallel(kafka: &Kafka, group: &str, topic: &str, held: &[u32]) -> Result<Self, String> {
+        let held: Vec<String> = held.iter().map(u32::to_string).collect();
+        let mut command = jars::parallel_consumer()?;
+        command.args([kafka.bootstrap(), group, topic, &held.join(",")]);
+        Self::spawn("parallel-consumer", command)
     }
 
     /// librdkafka's consumer. It prints key and value as they are.
@@ -230,6 +240,15 @@ impl Member {
     }
 }
 
+/// What a test with the Parallel Consumer needs.
+pub fn parallel_consumer_is_there() -> Result<(), Missing> {
+    crate::kafka::any()?;
+    match jars::parallel_consumer() {
+        Ok(_) => Ok(()),
+        Err(why) => Err(Missing::Program("the Parallel Consumer", why)),
+    }
+}
+
 /// What a test with a librdkafka member needs.
 pub fn kcat_is_there() -> Result<(), Missing> {
     crate::kafka::any()?;
@@ -262,7 +281,7 @@ fn granted(line: &str) -> Option<Grant> {
 }
 
 /// The agent's bytes: `x` and hex digits.
-fn unhex(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.strip_prefix('x')?;
     let pairs = (0..digits.len()).step_by(2);
     pairs

@@ -17,7 +17,7 @@ use laneway::lane::{Exhausted, Mode};
 use laneway::sasl::Credentials;
 use laneway::time::Now;
 use laneway::wire::Framer;
-use laneway::{Error, ErrorKind, Record};
+use laneway::{Error, ErrorKind, OffsetMap, Record};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -42,6 +42,8 @@ struct Member {
     groups_out: Vec<u32>,
     /// Bytes that may be held: the budget and one batch.
     bytes_max: u64,
+    /// The group whose offset maps it reads.
+    maps_of: Option<Arc<str>>,
     events: Vec<Event>,
     finished: Option<Result<(), Error>>,
     replies: Vec<(CommandId, Result<(), Error>)>,
@@ -194,6 +196,9 @@ impl World {
             links: BTreeMap::new(),
             kept: VecDeque::new(),
             bytes_max: config.budget_bytes + u64::from(config.batch_bytes_max),
+            maps_of: (config.offset_map != OffsetMap::Off)
+                .then(|| config.group().cloned())
+                .flatten(),
             events: Vec::new(),
             finished: None,
             replies: Vec::new(),
@@ -238,7 +243,14 @@ impl World {
     /// From now on somebody seeks in this partition, so that its commits may go back.
     pub fn may_go_back(&mut self, topic: &str, partition: i32) {
         let tp = TopicPartition::new(topic, partition);
+        self.book().is_sought(&tp);
         self.commits.may_go_back(tp);
+    }
+
+    /// This record was settled by somebody else, before all members here.
+    pub fn settled_elsewhere(&mut self, topic: &str, partition: i32, offset: i64) {
+        let tp = TopicPartition::new(topic, partition);
+        self.book().settled_elsewhere(&tp, offset);
     }
 
     /// DeleteRecords; what is gone is nobody's to read.
@@ -280,6 +292,12 @@ impl World {
     #[must_use]
     pub fn settlings(&self) -> usize {
         self.book().settlings()
+    }
+
+    /// Runs that settled what had settled before.
+    #[must_use]
+    pub fn settled_again(&self) -> Vec<Handled> {
+        self.book().settled_again()
     }
 
     /// Records written, and finished by nobody.

@@ -4,7 +4,8 @@ use super::{Happening, Link, World};
 use bytes::Buf;
 use laneway::broker::{BrokerAction, ConnId};
 use laneway::engine::{Action, Done, Event, LinkEvent};
-use laneway::ids::{ExecutorId, LinkId};
+use laneway::ids::{ExecutorId, LinkId, TopicPartition};
+use laneway::settle::Map;
 use laneway::time::Now;
 use laneway::wire::Framer;
 use laneway::{Error, ErrorKind};
@@ -314,9 +315,18 @@ impl World {
             }
             Action::Reply { id, result } => self.members[number].replies.push((id, result)),
             Action::Event(event) => {
-                if let Event::Granted { partition, .. } = &event {
+                if let Event::Granted { partition, offset } = &event {
                     self.grants.push((number, partition.clone(), self.now));
                     self.book().granted(number, partition);
+                    let map = self.map_at(number, partition, *offset);
+                    self.book().covers(number, partition, map);
+                }
+                if let Event::Warning { error } = &event
+                    && let (Some(topic), Some(partition)) = (error.topic(), error.partition())
+                    && error.message().contains("offset map")
+                {
+                    let tp = TopicPartition::new(topic, partition);
+                    self.book().covers(number, &tp, None);
                 }
                 if let Event::DataLoss { partition, .. } = &event {
                     self.commits.forget(partition);
@@ -338,5 +348,17 @@ impl World {
             }
             other => panic!("an action that the world does not know: {other:?}"),
         }
+    }
+
+    /// What the commit that a member begins with says of the records above it.
+    fn map_at(&self, member: usize, partition: &TopicPartition, offset: i64) -> Option<Map> {
+        let group = self.members[member].maps_of.as_ref()?;
+        let committed = self
+            .cluster
+            .committed(group, &partition.topic, partition.partition)?;
+        if committed.offset != offset {
+            return None;
+        }
+        Map::read(offset, &committed.metadata).ok()
     }
 }

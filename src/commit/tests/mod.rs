@@ -273,5 +273,6 @@ fn broken() -> Error {
 }
 
 mod answers;
+mod asks;
 mod loads;
 mod progress;

@@ -381,10 +381,15 @@ fn an_inherited_map_is_carried_on() {
 #[test]
 fn a_map_fits_the_log_or_does_not() {
     let restored = |text: &str| Restored::new(Map::read(10, text).unwrap()).unwrap();
-    assert!(restored("bgABAAI=").fits(10));
-    assert!(restored("bgABAAI=").fits(12), "10 was compacted away");
-    let begins_settled = restored("bgAAAAU=");
-    assert!(!begins_settled.fits(10) && !begins_settled.fits(14) && begins_settled.fits(15));
+    assert!(restored("bgABAAI=").meets(10));
+    assert!(restored("bgABAAI=").meets(12), "10 was compacted away");
+    for (first, meets) in [(10, false), (14, false), (15, true)] {
+        assert_eq!(
+            restored("bgAAAAU=").meets(first),
+            meets,
+            "it begins with a settled one"
+        );
+    }
     assert_eq!(Restored::new(Map::read(10, "").unwrap()), None);
     assert_eq!(Restored::new(Map::read(10, "bgAA").unwrap()), None);
     // Open offsets at the end say nothing.

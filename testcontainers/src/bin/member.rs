@@ -9,6 +9,7 @@
 //!     session-ms=45000    session time-out
 //!     assignors=range,cooperative-sticky
 //!     end=drain           or close: what has not started is dropped
+//!     held=3,14           records of these keys fail, again and again, and are not logged
 //! ```
 //!
 //! It says `assigned`, `revoked`, `lost` with a partition, and `stopped` with a reason, on standard
@@ -36,6 +37,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let grants = Arc::clone(&writer);
     let closes = settings.0.get("end").is_some_and(|end| end == "close");
     let work_us = settings.number("work-us", 1500)?;
+    let held = Arc::new(settings.held()?);
     let running = Kafka::new(bootstrap.split(','))
         .client_id("our-member")
         .subscribe(Topics::named([topic.as_str()]).group(group.as_str()))
@@ -49,13 +51,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .assignors(settings.assignors()?)
         .on_event(move |event| say(event, &grants))
         .start(move |record| {
-            let writer = Arc::clone(&writer);
+            let (writer, held) = (Arc::clone(&writer), Arc::clone(&held));
             async move {
                 let (partition, offset) = (record.partition(), record.offset());
                 let numbered = record
                     .value()
                     .and_then(Numbered::of)
                     .ok_or("not one of numbered's records")?;
+                if held.contains(&numbered.key) {
+                    return Err("its key is held".to_owned());
+                }
                 let failed = |e: io::Error| e.to_string();
                 writer.start(partition, offset, numbered).map_err(failed)?;
                 // Spread over the range without a random source, so that a run can be repeated.
@@ -129,6 +134,13 @@ impl Settings {
         })
     }
 
+    fn held(&self) -> Result<Vec<u32>, String> {
+        let keys = self.0.get("held").map_or("", String::as_str);
+        let keys = keys.split(',').filter(|key| !key.is_empty());
+        keys.map(|key| key.parse().map_err(|_| format!("held={key} is no key")))
+            .collect()
+    }
+
     fn assignors(&self) -> Result<Vec<AssignorKind>, String> {
         let names = self
             .0
@@ -145,8 +157,9 @@ impl Settings {
 }
 
 const CLOSE: Duration = Duration::from_secs(20);
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "end",
+    "held",
     "lanes",
     "work-us",
     "commit-ms",

@@ -9,6 +9,7 @@ mod kill;
 mod lanes;
 mod launcher;
 mod letters;
+mod maps;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     tests.extend(letters::tests());
     tests.extend(group::tests());
     tests.extend(kill::tests());
+    tests.extend(maps::tests());
     runner::main(&tests)
 }
 
