@@ -84,6 +84,7 @@ pub use engine::{
 pub use error::{Error, ErrorKind};
 pub use fetch::{LossPolicy, StartOffset};
 pub use group::{Assignor, AssignorKind, GroupProtocol, OnClose};
+pub use ids::TopicPartition;
 pub use lane::{Exhausted, HandlerError, IntoOutcome, IntoOutcomes, Outcome, Retry};
 pub use produce::{Outgoing, Written};
 #[cfg(feature = "runtime")]
@@ -95,6 +96,8 @@ pub use runtime::tls::{Tls, TlsVersion};
 pub use runtime::{Connector, EVENTS_MAX, Events};
 #[cfg(feature = "tls-custom")]
 pub use rustls;
+#[cfg(feature = "runtime")]
+pub use subscription::stream::{Deliveries, Delivery, Handled, RESULTS_MAX, Results};
 #[cfg(feature = "runtime")]
 pub use subscription::{
     BatchSubscription, CredentialProvider, Interest, Kafka, Lag, Partitions, Running, Sasl,

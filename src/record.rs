@@ -1,6 +1,7 @@
 //! A record as a handler gets it.
 
 use crate::fetch::Charge;
+use crate::ids::TopicPartition;
 use crate::lane::{Attempt, Ended, LaneId, Lease, LeaseState, Parcel, Tried};
 use crate::produce::Outgoing;
 use crate::records::{Batch, TimestampType};
@@ -83,6 +84,12 @@ impl Record {
 
     fn at(&self) -> usize {
         self.index as usize
+    }
+
+    /// Where it was read from.
+    pub(crate) fn address(&self) -> TopicPartition {
+        let load = &self.parcel.load;
+        TopicPartition::new(load.topic.clone(), load.partition)
     }
 
     /// The topic it was read from.

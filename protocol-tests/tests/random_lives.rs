@@ -4,7 +4,9 @@
 //! `LIVES=from..to cargo test -p laneway-protocol-tests --test random_lives` runs other seeds.
 
 use laneway::broker::{Fault, Rule};
-use laneway::engine::{Command, Config, DeadLetterTopic, Event, InFlight, LaneKey, Scope, SeekTo};
+use laneway::engine::{
+    Command, Config, DeadLetterTopic, Event, HookSet, InFlight, LaneKey, Scope, SeekTo,
+};
 use laneway::group::{AssignorKind, GroupProtocol};
 use laneway::lane::{Exhausted, Mode, Retry};
 use laneway::wire::message::Isolation;
@@ -218,6 +220,21 @@ impl Life {
             written: 0,
             deeds: Vec::new(),
         };
+        if life.dice.one_in(2) {
+            life.settings.hooks = HookSet {
+                granted: life.dice.one_in(2),
+                revoked: true,
+                lost: life.dice.one_in(2),
+            };
+            let slowest = match gentle {
+                true => 2000,
+                false => 9000,
+            };
+            life.world.plan_hooks(Arc::new(move |member, hook| {
+                let roll = mix(seed ^ mix(member as u64) ^ mix(format!("{hook:?}").len() as u64));
+                (millis(roll % slowest), Ok(()))
+            }));
+        }
         life.write();
         for _ in 0..life.dice.between(1, 3) {
             life.join();

@@ -1,5 +1,6 @@
 //! What goes in and out of an [`Engine`](super::Engine): the seam to whoever drives it.
 
+use super::hooks::{Hook, HookId};
 use super::snapshot::{Holdup, LaneSnapshot, RunningRecord};
 use super::steering::{InFlight, Scope, SeekTo};
 use crate::error::Error;
@@ -88,6 +89,18 @@ pub enum Action {
     /// [`Engine::handle_credentials`](super::Engine::handle_credentials). Comes again where no
     /// answer came in time: what was asked before may then be dropped.
     CredentialsWanted,
+    /// Run the user's hook, and say with [`Command::HookDone`] how it ended. One is out at a time.
+    Hook {
+        /// Names it.
+        id: HookId,
+        /// Which hook, and what for.
+        hook: Hook,
+    },
+    /// Drop this hook's run: its time is over. Nothing is to be said of it any more.
+    EndHook {
+        /// Which.
+        id: HookId,
+    },
     /// The answer to a command.
     Reply {
         /// Which command.
@@ -144,6 +157,13 @@ pub enum Command {
         to: SeekTo,
         /// What becomes of records that run.
         running: InFlight,
+    },
+    /// A hook has ended.
+    HookDone {
+        /// Which.
+        id: HookId,
+        /// Its error ends the subscription.
+        result: Result<(), Error>,
     },
     /// Let this many records run at once.
     SetWorkers {

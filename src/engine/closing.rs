@@ -143,14 +143,17 @@ impl Engine {
 
     /// Not ours any more, and no time to commit: what runs counts for nothing.
     pub(super) fn lose(&mut self, now: Now, partitions: &[TopicPartition]) {
+        let mut lost = Vec::new();
         for partition in partitions {
             if let Some(id) = self.leases.of(partition) {
                 self.end_lease(now, id);
                 self.event(Event::Lost {
                     partition: partition.clone(),
                 });
+                lost.push(partition.clone());
             }
         }
+        self.tell_lost(now, lost);
     }
 
     /// Ends a lease at once, without a commit.
@@ -200,8 +203,8 @@ impl Engine {
             }
         }
         self.settle_seeks();
-        let drained = self.drains.is_empty() && self.sends_are_done();
-        if drained && matches!(self.phase, Phase::Closing(_)) {
+        let is_done = self.drains.is_empty() && self.hooks.is_idle() && self.sends_are_done();
+        if is_done && matches!(self.phase, Phase::Closing(_)) {
             self.leave(now);
             moved = true;
         }
@@ -236,8 +239,11 @@ impl Engine {
         self.drains[at].flush_deadline = until;
         let mut open = BTreeSet::new();
         if let Some(commit) = &mut self.commit {
-            open.extend(leases.iter().copied());
-            commit.flush(now, &leases, until);
+            // What has not begun has nothing to commit, and the commit machine may not know it.
+            let begun = |id: &LeaseId| self.leases.get(*id).is_some_and(|t| t.tracker.is_some());
+            let begun: Vec<_> = leases.iter().copied().filter(begun).collect();
+            open.extend(begun.iter().copied());
+            commit.flush(now, &begun, until);
         }
         self.drains[at].step = DrainStep::Flushing(open);
         true
@@ -279,10 +285,12 @@ impl Engine {
             }
             return self.settle_seeks();
         }
+        let mut gone = Vec::new();
         for id in drain.leases {
             let committed = self.commit.as_ref().and_then(|c| c.committed(id));
             if let Some(tenure) = self.leases.get(id) {
                 let partition = tenure.partition.clone();
+                gone.push(partition.clone());
                 self.event(Event::Revoked {
                     partition,
                     committed,
@@ -291,9 +299,16 @@ impl Engine {
             self.end_lease(now, id);
         }
         self.expect_held(now);
-        if let (After::Group, Some(group)) = (drain.after, &mut self.group) {
-            group.released(now, &drain.partitions);
+        let mut until = drain.flush_deadline.max(now);
+        if self.over_at != Now::NEVER {
+            // Leaving needs time as well.
+            until = now + self.over_at.since(now) / 2;
         }
+        let release = match drain.after {
+            After::Group => drain.partitions,
+            _ => Vec::new(),
+        };
+        self.tell_revoked(now, gone, release, until);
     }
 
     /// The commit machine is done with this lease's flush.
@@ -352,6 +367,7 @@ impl Engine {
         self.over_at = self.over_at.min(over);
         // Leaving comes after the last commit and needs time as well.
         let flushed_by = run_until + over.since(run_until) / 2;
+        self.hooks.hurry(flushed_by);
         // Also what was being drained for the group before.
         for drain in &mut self.drains {
             drain.deadline = drain.deadline.min(run_until);

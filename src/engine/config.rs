@@ -1,5 +1,6 @@
 //! All that an [`Engine`](super::Engine) needs to know at its start.
 
+use super::hooks::HookSet;
 use super::letter::{DeadLetterHeaders, DeadLetterTopic, TooLarge};
 use crate::fetch::{LossPolicy, StartOffset};
 use crate::group::{AssignorKind, CustomAssignor, GroupProtocol, OnClose, TopicPattern};
@@ -249,6 +250,8 @@ pub struct Config {
     pub stall_after: Option<Duration>,
     /// And it ends the subscription.
     pub stall_stops: bool,
+    /// Which hooks the user has.
+    pub hooks: HookSet,
     /// Metadata is read anew at this age.
     pub metadata_age_max: Duration,
     /// A request without an answer for so long takes its connection down.
@@ -311,6 +314,7 @@ impl Config {
             on_close: None,
             stall_after: Some(Duration::from_secs(300)),
             stall_stops: false,
+            hooks: HookSet::default(),
             metadata_age_max: Duration::from_secs(300),
             request_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),

@@ -17,6 +17,7 @@ mod closing;
 mod config;
 mod deadletters;
 mod deal;
+mod hooks;
 mod leases;
 mod letter;
 mod links;
@@ -35,6 +36,7 @@ mod writing;
 
 pub use action::{Action, Command, Done, Event, Group, LinkEvent, PartitionSnapshot, Snapshot};
 pub use config::{Commit as CommitMode, Config, LaneFn, LaneKey, MapFull, OffsetMap, Source};
+pub use hooks::{Hook, HookId, HookSet};
 #[cfg(feature = "runtime")]
 pub(crate) use deadletters::is_topic_name;
 pub use letter::{DeadLetterFn, DeadLetterHeaders, DeadLetterTopic, TooLarge};
@@ -51,6 +53,7 @@ use crate::lane::{KeyHash, LaneHasher, Lanes, Note, RunnerConfig};
 use crate::record::Delivery;
 use crate::records::Decoder;
 use crate::time::{Now, earliest};
+use hooks::Hooks;
 use leases::{Drain, Leases};
 use links::Links;
 use maps::Maps;
@@ -127,6 +130,7 @@ pub struct Engine {
     steering: Steering,
     /// Writes dead letters, or what a producer is given.
     writer: Option<Writer>,
+    hooks: Hooks,
 }
 
 /// How the subscription's own life goes.
@@ -212,6 +216,7 @@ impl Engine {
             notes: Vec::new(),
             steering: Steering::new(),
             writer: parts::writer(c, now),
+            hooks: Hooks::default(),
             config,
         }
     }
@@ -286,6 +291,7 @@ impl Engine {
         next = earliest(next, self.lanes.next_deadline());
         let writer = self.writer.as_ref();
         next = earliest(next, writer.and_then(|w| w.produce.next_deadline()));
+        next = earliest(next, self.hooks.next_deadline());
         next = earliest(next, self.drains.iter().map(Drain::next_deadline).min());
         next = earliest(next, Some(self.resume_at).filter(|at| *at != Now::NEVER));
         next = earliest(
@@ -361,6 +367,7 @@ impl Engine {
             moved |= self.pump_fetch(now);
             moved |= self.pump_writer(now);
             moved |= self.pump_links(now);
+            moved |= self.pump_hooks(now);
             moved |= self.pump_drains(now);
             moved |= self.let_go();
             moved |= self.read_again(now);

@@ -1,5 +1,6 @@
 //! Moves what one machine says to the machines that need to hear it.
 
+use super::hooks::Load;
 use super::links::{News, Purpose};
 use super::notices::Leaderless;
 use super::{Action, Engine, Event, Phase};
@@ -484,6 +485,13 @@ impl Engine {
             loads.push((lease, partition, topic_id));
         }
         self.warm_leaders(now, &loads);
+        self.begin_granted(now, loads);
+    }
+
+    /// Leases begin where their group left off, but for those that have ended meanwhile.
+    pub(super) fn begin_leases(&mut self, now: Now, mut loads: Vec<Load>) {
+        let stands = |id| self.leases.get(id).is_some_and(|t| !t.draining);
+        loads.retain(|(lease, ..)| stands(*lease));
         match &mut self.commit {
             Some(commit) => commit.load(now, loads),
             None => {
@@ -495,7 +503,7 @@ impl Engine {
     }
 
     /// While the committed offsets are asked for, the connections that fetch them can be opened.
-    fn warm_leaders(&mut self, now: Now, granted: &[(LeaseId, TopicPartition, TopicId)]) {
+    fn warm_leaders(&mut self, now: Now, granted: &[Load]) {
         let leader = |tp: &TopicPartition| self.cluster.leader(&tp.topic, tp.partition);
         let leaders = granted.iter().filter_map(|(_, tp, _)| leader(tp));
         let nodes: BTreeSet<_> = leaders.map(|(node, _)| node).collect();
@@ -576,6 +584,9 @@ impl Engine {
             })
             .collect();
         for (lease, partition, position, draining) in held {
+            if self.hooks.waits(lease) {
+                continue; // it has not begun
+            }
             self.end_lease(now, lease);
             let id = self.cluster.topic(topic).map(|t| t.id).unwrap_or_default();
             let from = position.unwrap_or(-1);

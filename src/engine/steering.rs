@@ -205,6 +205,8 @@ struct Seek {
 impl Engine {
     pub(super) fn steer(&mut self, now: Now, id: CommandId, command: Command) {
         let result = match command {
+            // The driver's own word: it waits for no answer.
+            Command::HookDone { id, result } => return self.hook_done(now, id, result),
             Command::Pause { what } => self.pause(now, &what, true),
             Command::Resume { what } => self.pause(now, &what, false),
             Command::SetWorkers { n } => self.set_workers(n),
@@ -305,7 +307,7 @@ impl Engine {
         }
         let held = self.leases.iter().filter(|(_, t)| what.holds(&t.partition));
         let chosen: Vec<_> = held
-            .filter(|(id, _)| !self.goes_away(*id))
+            .filter(|(id, _)| !self.goes_away(*id) && !self.hooks.waits(*id))
             .map(|(id, t)| (id, t.partition.clone(), t.draining))
             .collect();
         if chosen.is_empty() {

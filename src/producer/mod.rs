@@ -3,7 +3,7 @@
 use crate::engine::{Config, Engine, Source, is_topic_name};
 use crate::error::Error;
 use crate::produce::{Outgoing, Written};
-use crate::runtime::{ASKS_MAX, Ask, Clock, Driver, EventHub, Inbox, IoThread};
+use crate::runtime::{ASKS_MAX, Ask, Clock, Driver, EventHub, Inbox, IoThread, to_its_end};
 use crate::subscription::Kafka;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl Kafka {
             .with_provider(provider);
         let thread = io.clone();
         let life = async move {
-            if let Err(error) = driver.run().await {
+            if let Err(error) = to_its_end(driver.run()).await {
                 tracing::error!("the producer ended: {error}");
             }
             drop(thread);

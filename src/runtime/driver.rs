@@ -1,8 +1,10 @@
 //! Drives one engine: hands it what happens, does what it says.
 
+use super::caught::Caught;
 use super::connector::Way;
 use super::events::EventHub;
 use super::executor::ToExecutor;
+use super::hooks::{HookEnd, HookRunner};
 use super::link::{self, Dial};
 use super::{Clock, ExecutorTx, ProviderTask};
 use crate::engine::{Action, Command, Done, Engine, Event, LinkEvent, Snapshot};
@@ -76,6 +78,9 @@ pub(crate) struct Driver {
     finished: Option<Result<(), Error>>,
     again: bool,
     provider: Option<ProviderTask>,
+    hooks: Option<HookRunner>,
+    hook_tx: mpsc::UnboundedSender<HookEnd>,
+    hook_rx: mpsc::UnboundedReceiver<HookEnd>,
 }
 
 struct LinkTask {
@@ -96,6 +101,7 @@ enum Input {
     Done(Done),
     Ask(Ask),
     HandleDropped,
+    Hook(HookEnd),
     Credentials(Result<Credentials, Error>),
     Timeout,
 }
@@ -111,6 +117,7 @@ impl Driver {
         (on_event, hub): (Option<EventSink>, Arc<EventHub>),
     ) -> Self {
         let (link_tx, link_rx) = mpsc::channel(LINK_INPUTS_MAX);
+        let (hook_tx, hook_rx) = mpsc::unbounded_channel();
         Driver {
             engine,
             clock,
@@ -128,6 +135,9 @@ impl Driver {
             next_command: 0,
             finished: None,
             again: false,
+            hooks: None,
+            hook_tx,
+            hook_rx,
             provider: None,
         }
     }
@@ -135,6 +145,12 @@ impl Driver {
     /// Who is asked for credentials.
     pub(crate) fn with_provider(mut self, provider: Option<ProviderTask>) -> Self {
         self.provider = provider;
+        self
+    }
+
+    /// Runs these hooks where the engine says so.
+    pub(crate) fn with_hooks(mut self, hooks: HookRunner) -> Self {
+        self.hooks = Some(hooks);
         self
     }
 
@@ -179,6 +195,9 @@ impl Driver {
         {
             return Poll::Ready(Input::Credentials(came));
         }
+        if let Poll::Ready(Some(end)) = self.hook_rx.poll_recv(cx) {
+            return Poll::Ready(Input::Hook(end));
+        }
         sleep.as_mut().poll(cx).map(|()| Input::Timeout)
     }
 
@@ -210,6 +229,14 @@ impl Driver {
                 self.engine.handle_link(now, link, event);
             }
             Input::Timeout => self.engine.handle_timeout(now),
+            Input::Hook((hook, result)) => {
+                if let Some(hooks) = &mut self.hooks {
+                    hooks.out = None;
+                }
+                let done = Command::HookDone { id: hook, result };
+                let id = self.command_id();
+                self.engine.handle_command(now, id, done);
+            }
             Input::Credentials(came) => self.engine.handle_credentials(now, came),
             Input::HandleDropped => {
                 self.asks = None;
@@ -314,6 +341,17 @@ impl Driver {
                         drop(permit);
                         // Whoever sent it may not wait any more.
                         let _ = to.send(result);
+                    }
+                }
+                // The engine knows of hooks only where there are some.
+                Action::Hook { id, hook } => {
+                    if let Some(hooks) = &mut self.hooks {
+                        hooks.run(id, hook, self.hook_tx.clone());
+                    }
+                }
+                Action::EndHook { id } => {
+                    if let Some(hooks) = &mut self.hooks {
+                        hooks.end(id);
                     }
                 }
                 Action::Event(event) => self.tell(&event),
@@ -437,28 +475,15 @@ fn log(event: &Event) {
     }
 }
 
-/// Runs a future to its end. Its panic, which is a mistake of ours, becomes the error that the
+/// Runs a driver to its end. Its panic, which is a mistake of ours, becomes the error that the
 /// subscription ends with, in its own words.
-pub(crate) struct CatchPanic<F>(pub Pin<Box<F>>);
-
-impl<F: Future<Output = Result<(), Error>>> Future for CatchPanic<F> {
-    type Output = Result<(), Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let polled = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
-        polled.unwrap_or_else(|panic| {
-            let words = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-                (Some(words), _) => (*words).to_owned(),
-                (None, Some(words)) => words.clone(),
-                (None, None) => "a panic without words".to_owned(),
-            };
-            let error = Error::bug(format!(
-                "the subscription's driver panicked: {words}; please report it"
-            ));
-            tracing::error!("{error}");
-            Poll::Ready(Err(error))
-        })
-    }
+pub(crate) async fn to_its_end(run: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    Caught(Box::pin(run)).await.unwrap_or_else(|words| {
+        let words = format!("the subscription's driver panicked: {words}; please report it");
+        let error = Error::bug(words);
+        tracing::error!("{error}");
+        Err(error)
+    })
 }
 
 #[cfg(test)]
@@ -470,13 +495,13 @@ mod tests {
     #[tokio::test]
     async fn a_panic_in_the_driver_ends_the_subscription_in_its_words() {
         let bad = async { panic!("index {} is out of range", 7) };
-        let error = CatchPanic(Box::pin(bad)).await.unwrap_err();
+        let error = to_its_end(bad).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Bug);
         assert!(
             error.to_string().contains("index 7 is out of range"),
             "{error}"
         );
         let good = async { Ok(()) };
-        CatchPanic(Box::pin(good)).await.unwrap();
+        to_its_end(good).await.unwrap();
     }
 }

@@ -5,10 +5,12 @@
 //! handle, so a handler that blocks every worker of the caller's runtime delays no heartbeat.
 //! Runners of handlers are tasks on the caller's runtime, or threads for `run_blocking`.
 
+mod caught;
 mod connector;
 mod driver;
 mod events;
 mod executor;
+mod hooks;
 mod io;
 mod link;
 mod provider;
@@ -18,10 +20,11 @@ pub(crate) mod tls;
 
 pub use connector::Connector;
 pub(crate) use connector::Way;
-pub(crate) use driver::{ASKS_MAX, Ask, CatchPanic, Driver, EventSink, Inbox};
+pub(crate) use driver::{ASKS_MAX, Ask, Driver, EventSink, Inbox, to_its_end};
 pub(crate) use events::EventHub;
 pub use events::{EVENTS_MAX, Events};
 pub(crate) use executor::{ExecutorTx, Gate, spawn_blocking_executor, spawn_executor};
+pub(crate) use hooks::{HookFn, HookFns, HookRunner};
 pub(crate) use io::IoThread;
 pub(crate) use provider::{Provide, ProviderTask};
 

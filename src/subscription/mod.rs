@@ -4,12 +4,14 @@ mod deadletters;
 mod defaults;
 mod grouping;
 mod handling;
+mod hooks;
 mod interest;
 mod kafka;
 mod mapping;
 mod running;
 mod sasl;
 mod secure;
+pub(crate) mod stream;
 
 pub use interest::{Interest, Partitions, Topics};
 pub use kafka::Kafka;
@@ -24,8 +26,8 @@ use crate::ids::ExecutorId;
 use crate::lane::{Handler, IntoOutcome, IntoOutcomes, Mode, Retry, RunnerConfig};
 use crate::record::{Delivery, Record};
 use crate::runtime::{
-    CatchPanic, Clock, Driver, EventHub, EventSink, ExecutorTx, Gate, spawn_blocking_executor,
-    spawn_executor,
+    Clock, Driver, EventHub, EventSink, ExecutorTx, Gate, HookFns, HookRunner,
+    spawn_blocking_executor, spawn_executor, to_its_end,
 };
 use crate::wire::message::Isolation;
 use std::future::Future;
@@ -76,6 +78,7 @@ pub struct Subscription {
     /// Every call that chose how to run, to refuse two.
     lanes: Vec<&'static str>,
     on_event: Option<EventSink>,
+    hooks: HookFns,
     on_error: Option<ErrorPolicy>,
     problem: Option<Error>,
     /// Whether the assignors offered were listed.
@@ -94,6 +97,7 @@ impl Subscription {
             config,
             lanes: Vec::new(),
             on_event: None,
+            hooks: HookFns::default(),
             on_error: None,
             problem: None,
             assignors_listed: false,
@@ -342,34 +346,6 @@ impl Subscription {
         self
     }
 
-    /// How long a record may run before an [`Event::Stalled`] says so: 5 minutes by default, `None`
-    /// never. Nothing else comes of it: the session lives however long a handler runs, since
-    /// heartbeats do not wait for it.
-    ///
-    /// ```
-    /// # use laneway::*;
-    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
-    /// use std::time::Duration;
-    /// let subscription = subscription.stall_after(Duration::from_secs(60));
-    /// ```
-    pub fn stall_after(mut self, limit: impl Into<Option<Duration>>) -> Self {
-        self.config.stall_after = limit.into();
-        if self.config.stall_after.is_some_and(|d| d.is_zero()) {
-            self.problem = Some(Error::misuse(
-                "stall_after(0) would call every record stalled: give the time that none should take",
-            ));
-        }
-        self
-    }
-
-    /// A record that runs for longer than [`Subscription::stall_after`] ends the subscription with
-    /// an error, so that whoever supervises the program may start it anew. Its record stays
-    /// unsettled.
-    pub fn stop_when_stalled(mut self) -> Self {
-        self.config.stall_stops = true;
-        self
-    }
-
     /// Hands the handler up to `max` records at once: the next one and whatever has already
     /// arrived behind it. Without lanes that is what has been read, whichever partition it came
     /// from; with lanes it is one lane's records.
@@ -588,6 +564,7 @@ impl Subscription {
         self.config.seed = crate::runtime::seed();
         let clock = Clock::new();
         let provider = self.kafka.authenticate(&mut self.config, &io);
+        self.config.hooks = self.hooks.set();
         let engine = Engine::new(self.config.clone(), clock.now());
         let gate = Gate {
             clock,
@@ -606,6 +583,10 @@ impl Subscription {
         }
         drop(done_tx);
         let (asks_tx, asks_rx) = mpsc::channel(crate::runtime::ASKS_MAX);
+        // Where handlers are threads there may be no runtime of the caller's.
+        let runtime = tokio::runtime::Handle::try_current();
+        let runtime = runtime.unwrap_or_else(|_| io.handle().clone());
+        let hooks = HookRunner::new(self.hooks, runtime);
         let events = Arc::new(EventHub::default());
         let driver = Driver::new(
             engine,
@@ -616,7 +597,8 @@ impl Subscription {
             asks_rx,
             (self.on_event, events.clone()),
         )
-        .with_provider(provider);
+        .with_provider(provider)
+        .with_hooks(hooks);
         let (result_tx, result) = oneshot::channel();
         // The task keeps its own thread: a handle that is dropped leaves it the time to commit and
         // to leave the group.
@@ -627,7 +609,7 @@ impl Subscription {
         let span = tracing::info_span!("subscription", group, client);
         let hub = events.clone();
         let life = async move {
-            let ended = CatchPanic(Box::pin(driver.run())).await;
+            let ended = to_its_end(driver.run()).await;
             hub.end();
             // Nobody may be waiting for the end; then it ends all the same.
             let _ = result_tx.send(ended);

@@ -302,6 +302,12 @@ impl Running {
         self.end(Ask::Command(Command::Drain, tx), rx).await
     }
 
+    /// As [`Running::drain`], and does not wait for its end.
+    pub(super) async fn begin_drain(&self) -> Result<(), Error> {
+        let (tx, _) = oneshot::channel();
+        self.ask(Ask::Command(Command::Drain, tx)).await
+    }
+
     /// Takes no more records, drops what has not started, lets what runs end, commits what
     /// settled, leaves the group: all of it within `deadline`, whatever handlers and brokers do.
     /// The last fifth of it, 2 seconds at most, is kept for the commit and for leaving; handlers

@@ -11,7 +11,9 @@ mod network;
 
 use bytes::Bytes;
 use laneway::broker::{Cluster, ConnId, KeyValue};
-use laneway::engine::{Command, CommitMode, Config, Engine, Event, LaneKey, LinkEvent, Snapshot};
+use laneway::engine::{
+    Command, CommitMode, Config, Engine, Event, Hook, HookId, LaneKey, LinkEvent, Snapshot,
+};
 use laneway::ids::{CommandId, LinkId, TopicPartition};
 use laneway::lane::{Exhausted, Mode};
 use laneway::sasl::Credentials;
@@ -65,7 +67,32 @@ struct Link {
     to_engine: Now,
 }
 
+/// What a member's hook does: how long it takes, and how it ends.
+pub type HookPlan = Arc<dyn Fn(usize, &Hook) -> (Duration, Result<(), Error>) + Send + Sync>;
+
+/// One run of a hook.
+#[derive(Clone, Debug)]
+pub struct HookRun {
+    /// Whose.
+    pub member: usize,
+    /// Its number there.
+    pub id: HookId,
+    /// What it was told.
+    pub hook: Hook,
+    /// When it began.
+    pub began: Now,
+    /// When it ended, or was dropped.
+    pub ended: Option<Now>,
+    /// Whether it was dropped.
+    pub dropped: bool,
+}
+
 enum Happening {
+    HookEnds {
+        member: usize,
+        id: HookId,
+        result: Result<(), Error>,
+    },
     Dialled {
         member: usize,
         link: LinkId,
@@ -121,6 +148,8 @@ pub struct World {
     steps_at_once: u64,
     grants: Vec<(usize, TopicPartition, Now)>,
     letters: letters::Letters,
+    hook_plan: Option<HookPlan>,
+    hooks: Vec<HookRun>,
 }
 
 impl World {
@@ -152,6 +181,8 @@ impl World {
             steps_at_once: 0,
             grants: Vec::new(),
             letters: letters::Letters::default(),
+            hook_plan: None,
+            hooks: Vec::new(),
         }
     }
 
@@ -304,6 +335,17 @@ impl World {
     #[must_use]
     pub fn open(&self) -> Vec<(TopicPartition, i64)> {
         self.book().open()
+    }
+
+    /// What hooks do from now on; without a plan they end at once.
+    pub fn plan_hooks(&mut self, plan: HookPlan) {
+        self.hook_plan = Some(plan);
+    }
+
+    /// Every run of a hook so far.
+    #[must_use]
+    pub fn hooks(&self) -> &[HookRun] {
+        &self.hooks
     }
 
     /// The time.

@@ -1,10 +1,10 @@
 //! The network between members and brokers, and what drives each engine.
 
-use super::{Happening, Link, World};
+use super::{Happening, HookRun, Link, World};
 use bytes::Buf;
 use laneway::broker::{BrokerAction, ConnId};
-use laneway::engine::{Action, Done, Event, LinkEvent};
-use laneway::ids::{ExecutorId, LinkId, TopicPartition};
+use laneway::engine::{Action, Command, Done, Event, Hook, HookId, LinkEvent};
+use laneway::ids::{CommandId, ExecutorId, LinkId, TopicPartition};
 use laneway::settle::Map;
 use laneway::time::Now;
 use laneway::wire::Framer;
@@ -65,6 +65,7 @@ impl World {
                     });
                 }
             }
+            Happening::HookEnds { member, id, result } => self.hook_ends(member, id, result),
             Happening::HungUp { conn } => {
                 self.conns.remove(&conn);
                 self.cluster.disconnect(now, conn);
@@ -244,6 +245,52 @@ impl World {
         false
     }
 
+    fn hook_begins(&mut self, member: usize, id: HookId, hook: Hook) {
+        let running = |h: &HookRun| h.member == member && h.ended.is_none();
+        assert!(!self.hooks.iter().any(running), "one hook at a time");
+        let plan = self.hook_plan.as_ref().map(|plan| plan(member, &hook));
+        let (takes, result) = plan.unwrap_or((Duration::ZERO, Ok(())));
+        self.hooks.push(HookRun {
+            member,
+            id,
+            hook,
+            began: self.now,
+            ended: None,
+            dropped: false,
+        });
+        self.later(takes, Happening::HookEnds { member, id, result });
+    }
+
+    fn hook_drops(&mut self, member: usize, id: HookId) {
+        let now = self.now;
+        let mut runs = self.hooks.iter_mut();
+        let run = runs.find(|h| h.member == member && h.id == id);
+        let run = run.expect("only a hook that began is dropped");
+        assert_eq!(run.ended, None, "it had ended");
+        (run.ended, run.dropped) = (Some(now), true);
+    }
+
+    fn hook_ends(&mut self, member: usize, id: HookId, result: Result<(), Error>) {
+        let now = self.now;
+        if !self.members[member].alive {
+            return;
+        }
+        if self.members[member].frozen {
+            let wait = Duration::from_millis(50);
+            return self.later(wait, Happening::HookEnds { member, id, result });
+        }
+        let mut runs = self.hooks.iter_mut();
+        let run = runs.find(|h| h.member == member && h.id == id && h.ended.is_none());
+        let Some(run) = run else {
+            return; // it was dropped
+        };
+        run.ended = Some(now);
+        let done = Command::HookDone { id, result };
+        let engine = &mut self.members[member].engine;
+        engine.handle_command(now, CommandId(u64::MAX), done);
+        self.act(member);
+    }
+
     fn do_one(&mut self, number: usize, action: Action) {
         let is_over = self.members[number].finished.is_some();
         assert!(!is_over, "after the end, member {number}: {action:?}");
@@ -313,6 +360,8 @@ impl World {
             } => {
                 self.members[number].executors[executor.0 as usize].recall(lease, what);
             }
+            Action::Hook { id, hook } => self.hook_begins(number, id, hook),
+            Action::EndHook { id } => self.hook_drops(number, id),
             Action::Reply { id, result } => self.members[number].replies.push((id, result)),
             Action::Event(event) => {
                 if let Event::Granted { partition, offset } = &event {
