@@ -1,8 +1,9 @@
 //! Runs the embedded broker alone, for any Kafka client.
 //!
-//! `broker --port P [--nodes N] [--topic NAME:PARTITIONS]... [--advertise HOST:PORT,...]`
+//! `broker --port P [--nodes N] [--topic NAME:PARTITIONS]... [--records N] [--advertise HOST:PORT,...]`
 //!
-//! Node 1 listens on port P, node 2 on P + 1, and so on; port 0 takes free ones. It keeps
+//! Node 1 listens on port P, node 2 on P + 1, and so on; port 0 takes free ones. Each topic begins
+//! with N records, keys `0` to `99` in turn. It keeps
 //! everything in memory, and Ctrl-C ends it.
 
 use std::process::ExitCode;
@@ -10,13 +11,14 @@ use std::process::ExitCode;
 use laneway::broker::{ClusterConfig, Listen, Server};
 
 const USAGE: &str =
-    "broker --port P [--nodes N] [--topic NAME:PARTITIONS]... [--advertise HOST:PORT,...]";
+    "broker --port P [--nodes N] [--topic NAME:PARTITIONS]... [--records N] [--advertise HOST:PORT,...]";
 
 #[derive(Debug, Default)]
 struct Args {
     port: u16,
     nodes: u16,
     topics: Vec<(String, i32)>,
+    records: u32,
     advertise: Vec<(String, u16)>,
 }
 
@@ -56,11 +58,26 @@ async fn run(args: Args) -> Result<(), String> {
     for (name, partitions) in &args.topics {
         let made = server.cluster().create_topic(name, *partitions);
         made.map_err(|e| format!("topic {name} with {partitions} partitions: {e}"))?;
+        fill(&server, name, *partitions, args.records).map_err(|e| format!("topic {name}: {e}"))?;
     }
     println!("broker ready: {}", server.bootstrap().join(","));
     tokio::signal::ctrl_c()
         .await
         .map_err(|e| format!("cannot wait for Ctrl-C: {e}"))
+}
+
+/// A key always goes to the same partition.
+fn fill(server: &Server, topic: &str, partitions: i32, records: u32) -> Result<(), String> {
+    let mut cluster = server.cluster();
+    let now = cluster.now();
+    for n in 0..records {
+        let (key, value) = ((n % 100).to_string(), n.to_string());
+        let pair = (Some(key.as_bytes()), Some(value.as_bytes()));
+        let partition = i32::try_from(n % 100).unwrap_or(0) % partitions;
+        let appended = cluster.append_records(now, topic, partition, &[pair]);
+        appended.map_err(|e| e.to_string())?;
+    }
+    Ok(())
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
@@ -81,6 +98,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
                     .ok_or(format!("--topic wants NAME:PARTITIONS, not {text}"))?;
                 parsed.topics.push((name.to_owned(), number(&flag, count)?));
             }
+            "--records" => parsed.records = number(&flag, &value()?)?,
             "--advertise" => {
                 for one in value()?.split(',') {
                     let (host, port) = one

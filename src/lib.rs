@@ -45,7 +45,7 @@
 //! in-process Kafka broker for tests and demonstrations. Without features the crate is the core,
 //! which a driver of your own can run: see [`engine`].
 
-#[cfg(feature = "broker")]
+#[cfg(feature = "broker-core")]
 pub mod broker;
 pub mod cluster;
 pub mod commit;

@@ -2,7 +2,8 @@
 //! that end under load, credentials that change, are refused, or do not come.
 
 use laneway::broker::{Cluster, ClusterConfig, Fault, Rule, SaslConfig};
-use laneway::engine::{Config, Event};
+use laneway::engine::{Config, Event, Source};
+use laneway::ids::TopicPartition;
 use laneway::sasl::{Credentials, Entropy, Mechanism, Password, Settings, Token};
 use laneway::time::Now;
 use laneway::{Error, ErrorKind};
@@ -394,4 +395,88 @@ fn l30_slow_authentication_is_waited_for() {
         world.cluster.requests(18),
         world.cluster.requests(HANDSHAKE)
     );
+}
+
+/// An answer to the first `SaslAuthenticate` of a connection, in version 2; `auth` is what the
+/// server says, behind the length that it claims.
+fn authenticated(claimed: &[u8], auth: &[u8]) -> Vec<u8> {
+    let mut body = vec![0, 0, 0, 2, 0, 0, 0, 1];
+    body.extend_from_slice(claimed);
+    body.extend_from_slice(auth);
+    body.extend([0; 9]);
+    let mut frame = u32::try_from(body.len()).unwrap().to_be_bytes().to_vec();
+    frame.extend(body);
+    frame
+}
+
+/// The length of so many bytes, as a flexible version has it.
+fn length(n: usize) -> Vec<u8> {
+    let (mut left, mut out) = (n + 1, Vec::new());
+    while left >= 0x80 {
+        out.push(u8::try_from(left & 0x7f).unwrap() | 0x80);
+        left >>= 7;
+    }
+    out.push(u8::try_from(left).unwrap());
+    out
+}
+
+/// A broker that answers authentication with what no broker says: the connection to it ends, paced
+/// and in words, and the partitions of the others are read on.
+#[test]
+fn hostile_answers_to_authentication_cost_that_broker_alone() {
+    // The first nonces of this file's entropy, base64 of 24 bytes, are zeros but for the first.
+    let says = |text: &str| authenticated(&length(text.len()), text.as_bytes());
+    let megabyte = vec![b'r'; 1 << 20];
+    for (name, bytes) in [
+        (
+            "2^31 rounds",
+            says("r=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAx,s=c2FsdA==,i=2147483648"),
+        ),
+        ("another nonce", says("r=x,s=c2FsdA==,i=4096")),
+        (
+            "a megabyte",
+            authenticated(&length(megabyte.len()), &megabyte),
+        ),
+        (
+            "a megabyte claimed",
+            authenticated(&length(megabyte.len()), b"r="),
+        ),
+        (
+            "4 GiB claimed",
+            authenticated(&[0xff, 0xff, 0xff, 0xff, 0x0f], b"r="),
+        ),
+        ("nothing", says("")),
+        ("binary", authenticated(&length(4), &[0xff, 0, 0xfe, 1])),
+        ("cut short", vec![0, 0, 0, 5, 0, 0, 0, 2, 0]),
+        ("no frame", vec![0xff; 8]),
+    ] {
+        let mut world = world(3, 14, Some(alice(None)));
+        let rule = Rule::new(Fault::AnswerBytes(bytes.into()))
+            .api(AUTHENTICATE)
+            .node(1);
+        world.cluster.script().add(rule);
+        world.fill(6, 120, 12);
+        let mut config = with_password(&world, Mechanism::ScramSha256, "alice", "swordfish");
+        let partitions = (0..6).map(|p| TopicPartition::new("t", p)).collect();
+        config.source = Source::Partitions {
+            partitions,
+            group: None,
+        };
+        let member = world.join(config, quick());
+        let led = |w: &World, node: i32| {
+            let leader = |p: i32| w.cluster.partition_view("t", p).unwrap().leader;
+            (0..6).filter(|p| leader(*p) == node).count()
+        };
+        let others = 20 * (6 - led(&world, 1));
+        world.run_until(MINUTE, |w| w.ended() >= others);
+        world.run_for(MINUTE * 2);
+        assert!(
+            world.finished(member).is_none(),
+            "{name}: {}",
+            world.story()
+        );
+        assert_eq!(world.ended(), others, "{name}");
+        let asked = world.cluster.requests(AUTHENTICATE);
+        assert!(asked < 120, "{name}: {asked} logins in two minutes");
+    }
 }

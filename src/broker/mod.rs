@@ -1,8 +1,9 @@
 //! An in-process Kafka broker: what the demo runs on, and a test double with scripted faults.
 //!
 //! [`Cluster`] is a whole cluster of several nodes in one value. It takes frames and the time and
-//! gives back frames and deadlines, so a simulator can drive it in virtual time; [`Server`] puts it
-//! behind TCP on loopback ports, where any Kafka client finds it.
+//! gives back frames and deadlines, so a simulator can drive it in virtual time; `Server` (feature
+//! `broker`, where this value alone is `broker-core`) puts it behind TCP on loopback ports, where any
+//! Kafka client finds it.
 //!
 //! # What it does
 //!
@@ -50,6 +51,7 @@ mod metadata;
 mod offsets;
 mod produce;
 mod script;
+#[cfg(feature = "broker")]
 pub mod serve;
 mod session;
 mod shape;
@@ -66,5 +68,6 @@ pub use self::core::{BrokerAction, Cluster, ConnId};
 pub use self::group::GroupState;
 pub use self::membership::GroupView;
 pub use self::script::{Fault, Rule, Script};
+#[cfg(feature = "broker")]
 pub use self::serve::{ClusterGuard, Listen, Server};
 pub use self::topics::{KeyValue, PartitionView, Refused};

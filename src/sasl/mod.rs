@@ -39,9 +39,9 @@ pub use keeper::{Keeper, KeeperAction, Login};
 pub use msk::AwsCredentials;
 pub use secret::Secret;
 
-#[cfg(feature = "broker")]
+#[cfg(feature = "broker-core")]
 pub(crate) use base64::{decode as base64_decode, encode as base64_encode};
-#[cfg(feature = "broker")]
+#[cfg(feature = "broker-core")]
 pub(crate) use scram::server as scram_server;
 
 /// Rounds below this are refused: a server that asks for fewer would learn what makes the password

@@ -272,7 +272,7 @@ fn check_server(said: &[u8], signature: &Block) -> Result<(), String> {
 }
 
 /// The server's side, for the embedded broker.
-#[cfg(any(test, feature = "broker"))]
+#[cfg(any(test, feature = "broker-core"))]
 pub(crate) mod server {
     pub(crate) use super::Keys;
     use super::Stretch;

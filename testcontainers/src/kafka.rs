@@ -32,13 +32,71 @@ pub struct Kafka {
     _keeper: Option<Process>,
 }
 
-/// What a test may ask of [`Kafka::start`].
+/// What a test may ask of [`Kafka::start_with`].
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Brokers, each a controller too: 1 or 3.
     pub nodes: usize,
     /// Broker properties that win over ours.
     pub properties: Vec<(&'static str, String)>,
+    /// Listeners beside the plain one: name and protocol, e.g. `("SASL", "SASL_PLAINTEXT")`.
+    pub listeners: Vec<(&'static str, &'static str)>,
+    /// Users that exist from the start, with their passwords, for both kinds of SCRAM.
+    pub scram_users: Vec<(&'static str, &'static str)>,
+}
+
+impl Settings {
+    /// Nothing but the plain listener of so many nodes.
+    pub fn new(nodes: usize) -> Self {
+        Self {
+            nodes,
+            properties: Vec::new(),
+            listeners: Vec::new(),
+            scram_users: Vec::new(),
+        }
+    }
+
+    /// One more listener, for SASL by PLAIN, SCRAM and OAUTHBEARER (unsecured tokens); each of
+    /// these users has its password in all of them. `protocol` is `SASL_PLAINTEXT` or `SASL_SSL`.
+    #[must_use]
+    pub fn sasl(
+        mut self,
+        name: &'static str,
+        protocol: &'static str,
+        users: &[(&'static str, &'static str)],
+    ) -> Self {
+        let module = "org.apache.kafka.common.security";
+        let mut jaas = |mechanism: &str, value: String| {
+            let name = format!("listener.name.{}.{mechanism}", name.to_ascii_lowercase());
+            self.properties.push((name.leak(), value));
+        };
+        let known: Vec<String> = users
+            .iter()
+            .map(|(u, p)| format!("user_{u}=\"{p}\""))
+            .collect();
+        let plain = format!(
+            "{module}.plain.PlainLoginModule required {};",
+            known.join(" ")
+        );
+        jaas("plain.sasl.jaas.config", plain);
+        for mechanism in ["scram-sha-256", "scram-sha-512"] {
+            let scram = format!("{module}.scram.ScramLoginModule required;");
+            jaas(&format!("{mechanism}.sasl.jaas.config"), scram);
+        }
+        let bearer = format!(
+            "{module}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub=\"broker\";"
+        );
+        jaas("oauthbearer.sasl.jaas.config", bearer);
+        let handler = format!(
+            "{module}.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+        );
+        jaas("oauthbearer.sasl.server.callback.handler.class", handler);
+        let all = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER".to_owned();
+        self.properties.push(("sasl.enabled.mechanisms", all));
+        self.listeners.push((name, protocol));
+        self.scram_users = users.to_vec();
+        self
+    }
 }
 
 impl Kafka {
@@ -53,10 +111,7 @@ impl Kafka {
 
     /// One of its own for a test that kills or freezes nodes.
     pub fn start(nodes: usize) -> Result<Self, String> {
-        Self::start_with(&Settings {
-            nodes,
-            properties: Vec::new(),
-        })
+        Self::start_with(&Settings::new(nodes))
     }
 
     /// The same with properties of the test's own.
@@ -98,6 +153,14 @@ impl Kafka {
     /// The addresses one by one.
     pub fn addresses(&self) -> Vec<String> {
         self.bootstrap.split(',').map(str::to_owned).collect()
+    }
+
+    /// The addresses of a listener that [`Settings::listeners`] names.
+    pub fn addresses_of(&self, listener: &str) -> Vec<String> {
+        let nodes = self.lock_nodes();
+        let ports = nodes.iter().flat_map(|node| &node.listeners);
+        let ours = ports.filter(|(name, _)| *name == listener);
+        ours.map(|(_, port)| format!("127.0.0.1:{port}")).collect()
     }
 
     /// The jars of this version, for a JVM of the test's own.
@@ -263,7 +326,7 @@ impl Kafka {
         static CLUSTERS: AtomicU32 = AtomicU32::new(0);
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         let folder = process::scratch_folder(&format!("kafka-{number}"))?;
-        let nodes = node::start_all(jars, &folder, settings.nodes, &settings.properties)?;
+        let nodes = node::start_all(jars, &folder, settings)?;
         let addresses: Vec<String> = nodes
             .iter()
             .map(|node| format!("127.0.0.1:{}", node.port))

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::jars::Jars;
-use crate::kafka::{COPIES_MAX, READY_LIMIT, random};
+use crate::kafka::{COPIES_MAX, READY_LIMIT, Settings, random};
 use crate::process::{self, Process};
 
 /// One node, which is a broker and a controller.
@@ -15,6 +15,8 @@ pub(crate) struct Node {
     /// From 1.
     pub(crate) id: usize,
     pub(crate) port: u16,
+    /// Beside the plain one: name and port.
+    pub(crate) listeners: Vec<(&'static str, u16)>,
     /// None while it is down.
     pub(crate) process: Option<Process>,
 }
@@ -23,26 +25,33 @@ pub(crate) struct Node {
 pub(crate) fn start_all(
     jars: &Jars,
     folder: &Path,
-    n: usize,
-    more: &[(&'static str, String)],
+    settings: &Settings,
 ) -> Result<Vec<Node>, String> {
-    let ports = free_ports(2 * n)?;
-    let (ports, controllers) = ports.split_at(n);
+    let n = settings.nodes;
+    let ports = free_ports((2 + settings.listeners.len()) * n)?;
+    let (ports, rest) = ports.split_at(n);
+    let (controllers, more) = rest.split_at(n);
+    let listeners_of = |i: usize| -> Vec<(&'static str, u16)> {
+        let names = settings.listeners.iter().map(|(name, _)| *name);
+        names.zip(more.iter().skip(i).step_by(n).copied()).collect()
+    };
     for (i, &port) in ports.iter().enumerate() {
         let id = i + 1;
         let mut text = properties(id, folder, ports, controllers, port);
-        for (name, value) in more {
+        text.push_str(&listeners(settings, &listeners_of(i), port, controllers[i]));
+        for (name, value) in &settings.properties {
             text.push_str(&format!("{name}={value}\n"));
         }
         write(&folder.join(format!("{id}.properties")), &text)?;
     }
-    format_storage(jars, folder, n)?;
+    format_storage(jars, folder, settings)?;
     let mut nodes = Vec::new();
     for (i, &port) in ports.iter().enumerate() {
         let id = i + 1;
         nodes.push(Node {
             id,
             port,
+            listeners: listeners_of(i),
             process: Some(spawn(jars, folder, id)?),
         });
     }
@@ -96,6 +105,7 @@ pub(crate) fn start_2_8(jars: &Jars, folder: &Path) -> Result<(Process, Node), S
     let node = Node {
         id: 1,
         port,
+        listeners: Vec::new(),
         process,
     };
     Ok((keeper_runs, node))
@@ -117,9 +127,9 @@ pub(crate) fn spawn(jars: &Jars, folder: &Path, id: usize) -> Result<Process, St
 }
 
 /// All nodes at once: a JVM each, and they wait for nobody.
-fn format_storage(jars: &Jars, folder: &Path, nodes: usize) -> Result<(), String> {
+fn format_storage(jars: &Jars, folder: &Path, settings: &Settings) -> Result<(), String> {
     let mut running = Vec::new();
-    for id in 1..=nodes {
+    for id in 1..=settings.nodes {
         let log = folder.join(format!("format-{id}.log"));
         let out = File::create(&log).map_err(|e| format!("{}: {e}", log.display()))?;
         let err = out
@@ -132,10 +142,14 @@ fn format_storage(jars: &Jars, folder: &Path, nodes: usize) -> Result<(), String
         )?;
         command
             .args(["format", "-t", CLUSTER_ID, "-c"])
-            .arg(folder.join(format!("{id}.properties")))
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err);
+            .arg(folder.join(format!("{id}.properties")));
+        for (user, password) in &settings.scram_users {
+            for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
+                let user = format!("{mechanism}=[name={user},password={password}]");
+                command.args(["--add-scram", &user]);
+            }
+        }
+        command.stdin(Stdio::null()).stdout(out).stderr(err);
         running.push((
             Process::spawn(format!("format of node {id}"), &mut command)?,
             log,
@@ -208,6 +222,30 @@ fn properties(id: usize, folder: &Path, ports: &[u16], controllers: &[u16], port
          log.cleaner.backoff.ms=500\n\
          log.retention.check.interval.ms=2000\n\
          auto.create.topics.enable=false\n"
+    )
+}
+
+/// The lines that say where else a node listens; they win over those of [`properties`].
+fn listeners(
+    settings: &Settings,
+    more: &[(&'static str, u16)],
+    port: u16,
+    controller: u16,
+) -> String {
+    if more.is_empty() {
+        return String::new();
+    }
+    let mut advertised = format!("PLAINTEXT://127.0.0.1:{port}");
+    let mut protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned();
+    for ((name, port), (_, protocol)) in more.iter().zip(&settings.listeners) {
+        advertised.push_str(&format!(",{name}://127.0.0.1:{port}"));
+        protocols.push_str(&format!(",{name}:{protocol}"));
+    }
+    format!(
+        "listeners={advertised},CONTROLLER://127.0.0.1:{controller}\n\
+         advertised.listeners={advertised}\n\
+         listener.security.protocol.map={protocols}\n\
+         inter.broker.listener.name=PLAINTEXT\n"
     )
 }
 

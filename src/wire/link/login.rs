@@ -63,8 +63,9 @@ pub(super) struct Session {
     /// How much of a session's life is used, in thousandths.
     used: u32,
     renew_at: Now,
-    /// When the last exchange began.
-    began_at: Option<Now>,
+    /// When the broker had begun the last exchange, at the latest: it may have had other requests
+    /// to serve before.
+    begun_at: Option<Now>,
     login: Login,
 }
 
@@ -72,9 +73,9 @@ impl Session {
     pub(super) fn open() -> Self {
         Session {
             required: false,
-            used: 850,
+            used: 700,
             renew_at: Now::NEVER,
-            began_at: None,
+            begun_at: None,
             login: Login::Settled,
         }
     }
@@ -105,7 +106,7 @@ impl Link {
     #[must_use]
     pub fn with_login(mut self, spread: u32) -> Self {
         self.session.required = true;
-        self.session.used = 850 + spread.min(99);
+        self.session.used = 700 + spread.min(99);
         self
     }
 
@@ -115,7 +116,6 @@ impl Link {
             return;
         }
         let mechanism: Arc<str> = exchange.mechanism().into();
-        self.session.began_at = Some(now);
         self.session.login = Login::Running {
             exchange: Box::new(exchange),
             asked_at: now,
@@ -177,6 +177,7 @@ impl Link {
             return self.refuse(error);
         }
         let first = exchange.start();
+        self.session.begun_at = Some(now);
         self.send_auth(now, first);
     }
 
@@ -225,7 +226,7 @@ impl Link {
             return;
         };
         let used = lifetime.saturating_mul(self.session.used) / 1000;
-        let earliest = self.session.began_at.map_or(now, |at| at + RENEWAL_SPACING);
+        let earliest = self.session.begun_at.map_or(now, |at| at + RENEWAL_SPACING);
         self.session.renew_at = match asked_at + used {
             // A session that may not be renewed in its life is used until the broker ends it.
             _ if lifetime.is_zero() || asked_at + lifetime <= earliest => Now::NEVER,

@@ -10,6 +10,7 @@ mod lanes;
 mod launcher;
 mod letters;
 mod maps;
+mod sasl;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     tests.extend(lanes::tests());
     tests.extend(letters::tests());
     tests.extend(group::tests());
+    tests.extend(sasl::tests());
     tests.extend(kill::tests());
     tests.extend(maps::tests());
     runner::main(&tests)

@@ -1,0 +1,241 @@
+//! Authentication on a real Kafka: every mechanism, refusals in words, sessions that end while
+//! records flow.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use laneway::sasl::{Mechanism, Password, Token};
+use laneway::{Error, ErrorKind, Event, Kafka as Client, LaneKey, Running, Sasl, Topics};
+use laneway_testcontainers::kafka::{self, Kafka, Settings};
+use laneway_testcontainers::runner::Test;
+
+use crate::{WAIT, test};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        test!(every_sasl_mechanism_reads_and_commits),
+        test!(refused_credentials_and_wrong_listeners_are_said_in_words),
+        test!(sessions_end_every_two_seconds_while_records_flow),
+    ]
+}
+
+const PASSWORD: &str = "laneway-secret";
+const SESSION: Duration = Duration::from_secs(2);
+
+/// One for these tests, whose sessions end every two seconds.
+fn secure() -> &'static Kafka {
+    static SECURE: OnceLock<Kafka> = OnceLock::new();
+    SECURE.get_or_init(|| {
+        let mut settings = Settings::new(1).sasl("SASL", "SASL_PLAINTEXT", &[("alice", PASSWORD)]);
+        let session = SESSION.as_millis().to_string();
+        settings
+            .properties
+            .push(("connections.max.reauth.ms", session));
+        Kafka::start_with(&settings).unwrap()
+    })
+}
+
+/// An unsecured token of alice's, as RFC 7515 has it.
+fn token(lifetime: Duration) -> Token {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let expires = (since_1970.unwrap() + lifetime).as_secs();
+    let claims = format!("{{\"sub\":\"alice\",\"exp\":{expires}}}");
+    let token = format!(
+        "{}.{}.",
+        base64url("{\"alg\":\"none\"}"),
+        base64url(&claims)
+    );
+    Token::new(token).expires_in(lifetime)
+}
+
+fn base64url(text: &str) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut coded = String::new();
+    for chunk in text.as_bytes().chunks(3) {
+        let mut word = [0; 4];
+        word[1..=chunk.len()].copy_from_slice(chunk);
+        let bits = u32::from_be_bytes(word);
+        for i in 0..=chunk.len() {
+            coded.push(char::from(ALPHABET[(bits >> (18 - 6 * i)) as usize & 63]));
+        }
+    }
+    coded
+}
+
+fn bearer(lifetime: Duration) -> Sasl {
+    Sasl::oauthbearer(move || async move { Ok::<_, String>(token(lifetime)) })
+}
+
+/// A subscription to `topic`, what it counts, and what it says.
+struct Reading {
+    running: Running,
+    handled: Arc<AtomicUsize>,
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl Reading {
+    fn start(addresses: Vec<String>, sasl: Sasl, topic: &str, group: &str) -> Self {
+        let handled = Arc::new(AtomicUsize::new(0));
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let (counter, heard) = (handled.clone(), events.clone());
+        let running = Client::new(addresses)
+            .sasl(sasl)
+            .subscribe(Topics::named([topic]).group(group))
+            .workers_by_key(8)
+            .lane_key(LaneKey::RecordKey)
+            .commit_interval(Duration::from_millis(200))
+            .on_event(move |event| heard.lock().unwrap().push(event.clone()))
+            .start(move |_| {
+                counter.fetch_add(1, Ordering::SeqCst);
+                async {}
+            })
+            .unwrap();
+        Reading {
+            running,
+            handled,
+            events,
+        }
+    }
+
+    async fn until(&self, handled: usize) {
+        let end = Instant::now() + WAIT;
+        while self.handled.load(Ordering::SeqCst) < handled {
+            let so_far = self.handled.load(Ordering::SeqCst);
+            assert!(
+                Instant::now() < end,
+                "{so_far} of {handled}: {:?}",
+                self.events.lock().unwrap()
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Warnings, and connections that ended.
+    fn troubles(&self) -> Vec<String> {
+        let events = self.events.lock().unwrap();
+        let troubles = events.iter().filter_map(|event| match event {
+            Event::Warning { error } => Some(error.to_string()),
+            Event::Notice { text } if text.contains("connection ended") => Some(text.clone()),
+            Event::Lost { partition } => Some(format!("lost {partition}")),
+            _ => None,
+        });
+        troubles.collect()
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).enable_all().build().unwrap()
+}
+
+fn every_sasl_mechanism_reads_and_commits() {
+    let kafka = secure();
+    let topic = kafka.topic("sasl", 3).unwrap();
+    kafka.ask(&format!("numbered {topic} 600 20 20 1")).unwrap();
+    for (name, sasl) in [
+        ("PLAIN", Sasl::plain("alice", PASSWORD)),
+        ("SCRAM-SHA-256", Sasl::scram_sha_256("alice", PASSWORD)),
+        ("SCRAM-SHA-512", Sasl::scram_sha_512("alice", PASSWORD)),
+        ("OAUTHBEARER", bearer(Duration::from_secs(60))),
+    ] {
+        let group = kafka::unique("sasl");
+        runtime().block_on(async {
+            let reading = Reading::start(kafka.addresses_of("SASL"), sasl, &topic, &group);
+            reading.until(600).await;
+            let warned = reading.troubles();
+            let expected = if name == "PLAIN" || name == "OAUTHBEARER" {
+                1
+            } else {
+                0
+            };
+            assert_eq!(warned.len(), expected, "{name}: {warned:?}");
+            assert!(
+                warned.iter().all(|w| w.contains("without TLS")),
+                "{warned:?}"
+            );
+            reading.running.drain().await.unwrap();
+        });
+        assert_eq!(
+            kafka.committed_records(&group, &topic).unwrap(),
+            600,
+            "{name}"
+        );
+    }
+}
+
+fn refused_credentials_and_wrong_listeners_are_said_in_words() {
+    let kafka = secure();
+    let topic = kafka.topic("refused", 1).unwrap();
+    let end_of = |addresses: Vec<String>, sasl: Sasl| -> Error {
+        let began = Instant::now();
+        let group = kafka::unique("refused");
+        let ended = runtime().block_on(async {
+            let reading = Reading::start(addresses, sasl, &topic, &group);
+            tokio::time::timeout(WAIT, reading.running.join()).await
+        });
+        let error = ended.expect("it ends").unwrap_err();
+        assert!(began.elapsed() < Duration::from_secs(20), "{error}");
+        assert!(!error.to_string().contains("marlin"), "{error}");
+        error
+    };
+    for sasl in [
+        Sasl::plain("alice", "marlin"),
+        Sasl::scram_sha_256("alice", "marlin"),
+        Sasl::scram_sha_512("bob", "marlin"),
+        Sasl::oauthbearer(|| async { Ok::<_, String>(Token::new("marlin")) }),
+        Sasl::password_from(Mechanism::ScramSha256, || async {
+            Ok::<_, String>(Password::new("alice", "marlin"))
+        }),
+    ] {
+        let error = end_of(kafka.addresses_of("SASL"), sasl);
+        assert_eq!(
+            (error.kind(), error.code()),
+            (ErrorKind::Broker, Some(58)),
+            "{error}"
+        );
+        assert!(!error.is_retriable());
+    }
+    let plain_listener = end_of(kafka.addresses(), Sasl::plain("alice", PASSWORD));
+    assert_eq!(plain_listener.code(), Some(34));
+    assert!(
+        plain_listener.to_string().contains("does not do SASL"),
+        "{plain_listener}"
+    );
+}
+
+/// L21: connections.max.reauth.ms of two seconds, for twenty: no connection ends, no record is
+/// lost, the membership stands. Tokens that live ten seconds are renewed on the way.
+fn sessions_end_every_two_seconds_while_records_flow() {
+    let kafka = secure();
+    for sasl in [
+        Sasl::scram_sha_512("alice", PASSWORD),
+        bearer(Duration::from_secs(10)),
+    ] {
+        let topic = kafka.topic("sessions", 3).unwrap();
+        let group = kafka::unique("sessions");
+        runtime().block_on(async {
+            let reading = Reading::start(kafka.addresses_of("SASL"), sasl, &topic, &group);
+            let began = Instant::now();
+            let mut written = 0;
+            while began.elapsed() < SESSION * 10 {
+                written += 100;
+                let ask = format!("numbered {topic} 100 20 20 {written}");
+                tokio::task::block_in_place(|| kafka.ask(&ask)).unwrap();
+                reading.until(written).await;
+                tokio::task::block_in_place(|| thread::sleep(Duration::from_millis(100)));
+            }
+            let mut troubles = reading.troubles();
+            troubles.retain(|trouble| !trouble.contains("without TLS"));
+            assert!(troubles.is_empty(), "{troubles:?}");
+            assert_eq!(
+                reading.running.snapshot().await.unwrap().generation,
+                Some(1)
+            );
+            reading.running.drain().await.unwrap();
+            assert_eq!(reading.handled.load(Ordering::SeqCst), written);
+            assert_eq!(kafka.committed_records(&group, &topic).unwrap(), written);
+        });
+    }
+}
