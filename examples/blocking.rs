@@ -10,7 +10,8 @@
 use laneway::engine::{Action, Command, Config, Done, Engine, LaneKey, LinkEvent, Source};
 use laneway::handler::one_by_one;
 use laneway::ids::{CommandId, ExecutorId, LinkId};
-use laneway::lane::{Mode, Runner};
+use laneway::lane::{Handler, Mode, Runner};
+use laneway::record::Delivery;
 use laneway::time::Now;
 use laneway::wire::Framer;
 use laneway::{Error, ErrorKind, Event, Record};
@@ -150,10 +151,7 @@ impl Driver {
     }
 
     /// Does what the engine says; whether it said anything.
-    fn act<H>(&mut self, runner: &mut Runner<H>) -> bool
-    where
-        H: laneway::lane::Handler<laneway::record::Delivery>,
-    {
+    fn act<H: Handler<Delivery>>(&mut self, runner: &mut Runner<Delivery, H>) -> bool {
         let mut acted = false;
         while let Some(action) = self.engine.poll_action() {
             acted = true;
@@ -191,13 +189,11 @@ impl Driver {
     }
 
     /// Lets handlers run; whether they gave anything back.
-    fn run<H>(&mut self, runner: &mut Runner<H>) -> bool
-    where
-        H: laneway::lane::Handler<laneway::record::Delivery>,
-    {
+    fn run<H: Handler<Delivery>>(&mut self, runner: &mut Runner<Delivery, H>) -> bool {
         let (fence, began) = (self.engine.fence(), self.began);
         // Past the fence the group has given our partitions to others, by our own clock.
-        let mut may_start = || began.elapsed().as_nanos() < u128::from(fence.load(Ordering::Acquire));
+        let mut may_start =
+            || began.elapsed().as_nanos() < u128::from(fence.load(Ordering::Acquire));
         let mut ran = false;
         let mut context = Context::from_waker(Waker::noop());
         while let Poll::Ready(done) = runner.poll(&mut context, self.now(), &mut may_start) {
@@ -231,13 +227,19 @@ fn drive(config: Config, wanted: u64) -> Result<Seen, Error> {
         if seen.borrow().records >= wanted && !draining {
             draining = true;
             let now = driver.now();
-            driver.engine.handle_command(now, CommandId(1), Command::Drain);
+            driver
+                .engine
+                .handle_command(now, CommandId(1), Command::Drain);
         }
         let now = driver.now();
         if driver.engine.next_deadline().is_some_and(|at| at <= now) {
             driver.engine.handle_timeout(now);
         }
-        let busy = [driver.listen(), driver.act(&mut runner), driver.run(&mut runner)];
+        let busy = [
+            driver.listen(),
+            driver.act(&mut runner),
+            driver.run(&mut runner),
+        ];
         if let Some(result) = driver.finished.take() {
             return result.map(|()| seen.take());
         }
@@ -272,7 +274,10 @@ fn main() -> ExitCode {
     }
     match drive(config, wanted) {
         Ok(seen) => {
-            println!("{} records, {} out of order", seen.records, seen.out_of_order);
+            println!(
+                "{} records, {} out of order",
+                seen.records, seen.out_of_order
+            );
             ExitCode::from(u8::from(seen.out_of_order > 0))
         }
         Err(error) => {

@@ -10,8 +10,7 @@ use std::process::ExitCode;
 
 use laneway::broker::{ClusterConfig, Listen, Server};
 
-const USAGE: &str =
-    "broker --port P [--nodes N] [--topic NAME:PARTITIONS]... [--records N] [--advertise HOST:PORT,...]";
+const USAGE: &str = "broker --port P [--nodes N] [--topic NAME:PARTITIONS]... [--records N] [--advertise HOST:PORT,...]";
 
 #[derive(Debug, Default)]
 struct Args {

@@ -42,7 +42,11 @@ impl Message {
     fn read(from: &mut impl Read) -> io::Result<Self> {
         let mut head = [0; 21];
         from.read_exact(&mut head)?;
-        let number = |at: usize| head[at..at + 8].iter().fold(0, |n, b| n << 8 | u64::from(*b));
+        let number = |at: usize| {
+            head[at..at + 8]
+                .iter()
+                .fold(0, |n, b| n << 8 | u64::from(*b))
+        };
         let len = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
         let len = len.checked_sub(17).filter(|len| *len <= MESSAGE_MAX);
         let mut bytes = vec![0; len.ok_or(io::ErrorKind::InvalidData)?];

@@ -13,14 +13,14 @@ use std::sync::Arc;
 pub type ErrorPolicy = Arc<dyn Fn(&Record, &dyn HandlerError) -> Outcome + Send + Sync>;
 
 /// A handler that calls `f` with one record at a time: what [`Subscription::run`] makes of a
-/// function, for drivers of an [`Engine`](crate::engine::Engine) other than the tokio shell.
+/// function, for drivers of an [`Engine`](crate::engine::Engine) other than the tokio shell. One that
+/// stays on its thread needs not be [`Send`].
 ///
 /// [`Subscription::run`]: https://docs.rs/laneway
 pub fn one_by_one<F, Fut>(f: F) -> impl Handler<Delivery, Run = Fut>
 where
-    F: Fn(Record) -> Fut + Send + Sync + 'static,
-    Fut: Future + Send + 'static,
-    Fut::Output: IntoOutcome,
+    F: Fn(Record) -> Fut,
+    Fut: Future<Output: IntoOutcome>,
 {
     OneByOne(f, None)
 }
@@ -28,9 +28,8 @@ where
 /// As [`one_by_one`], with a say in what errors, panics and time-outs become.
 pub fn one_by_one_or<F, Fut>(f: F, on_error: ErrorPolicy) -> impl Handler<Delivery, Run = Fut>
 where
-    F: Fn(Record) -> Fut + Send + Sync + 'static,
-    Fut: Future + Send + 'static,
-    Fut::Output: IntoOutcome,
+    F: Fn(Record) -> Fut,
+    Fut: Future<Output: IntoOutcome>,
 {
     OneByOne(f, Some(on_error))
 }
@@ -40,9 +39,8 @@ pub(crate) struct OneByOne<F>(pub(crate) F, pub(crate) Option<ErrorPolicy>);
 
 impl<F, Fut> Handler<Delivery> for OneByOne<F>
 where
-    F: Fn(Record) -> Fut + Send + Sync + 'static,
-    Fut: Future + Send + 'static,
-    Fut::Output: IntoOutcome,
+    F: Fn(Record) -> Fut,
+    Fut: Future<Output: IntoOutcome>,
 {
     type Run = Fut;
 
