@@ -31,9 +31,11 @@ const NAP_MAX: Duration = Duration::from_micros(500);
 
 /// What handlers have seen.
 #[derive(Default)]
-struct Seen {
-    records: u64,
-    out_of_order: u64,
+pub struct Seen {
+    /// How many.
+    pub records: u64,
+    /// Of those, before an older one of their key.
+    pub out_of_order: u64,
     last: BTreeMap<Vec<u8>, (i32, i64)>,
 }
 
@@ -206,7 +208,7 @@ impl Driver {
 }
 
 /// Runs the subscription until `wanted` records were handled, then drains it.
-fn drive(config: Config, wanted: u64) -> Result<Seen, Error> {
+pub fn drive(config: Config, wanted: u64) -> Result<Seen, Error> {
     let began = Instant::now();
     let engine = Engine::new(config, Now(0));
     let seen = Rc::new(RefCell::new(Seen::default()));

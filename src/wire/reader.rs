@@ -410,10 +410,10 @@ mod tests {
         assert_eq!(Reader::new(&huge, true).bytes(), Err(short(need)));
         assert_eq!(
             Reader::new(&huge, true).list(4, |r| r.i32()),
-            Err(short(need * 4))
+            Err(short(need.saturating_mul(4)))
         );
         let tags = Reader::new(&huge, true).skip_tags();
-        assert_eq!(tags, Err(short(u32::MAX as usize * 2)));
+        assert_eq!(tags, Err(short((u32::MAX as usize).saturating_mul(2))));
     }
 
     /// L14: more than 32 bits, and numbers that never end.

@@ -3,6 +3,10 @@
 //! Each file is one subject; the tests of all stand in one list here, since they run one after
 //! another under a runner of our own.
 
+// A program of its own; here its driver is given a real Kafka.
+#[path = "../../../examples/blocking.rs"]
+#[allow(dead_code)]
+mod blocking;
 mod bytes;
 mod group;
 mod kill;

@@ -1,23 +1,27 @@
 //! Authentication on a real Kafka: every mechanism, refusals in words, sessions that end while
 //! records flow.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use laneway::engine::{Config, Source};
+use laneway::lane::Mode;
 use laneway::sasl::{Mechanism, Password, Token};
-use laneway::{Error, ErrorKind, Event, Kafka as Client, LaneKey, Running, Sasl, Topics};
+use laneway::{Error, ErrorKind, Event, Kafka as Client, LaneKey, Running, Sasl, Tls, Topics};
 use laneway_testcontainers::kafka::{self, Kafka, Settings};
 use laneway_testcontainers::runner::Test;
 
-use crate::{WAIT, test};
+use crate::{WAIT, blocking, test};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         test!(every_sasl_mechanism_reads_and_commits),
         test!(refused_credentials_and_wrong_listeners_are_said_in_words),
         test!(sessions_end_every_two_seconds_while_records_flow),
+        test!(the_engine_runs_on_blocking_sockets_in_one_thread),
     ]
 }
 
@@ -28,13 +32,29 @@ const SESSION: Duration = Duration::from_secs(2);
 fn secure() -> &'static Kafka {
     static SECURE: OnceLock<Kafka> = OnceLock::new();
     SECURE.get_or_init(|| {
-        let mut settings = Settings::new(1).sasl("SASL", "SASL_PLAINTEXT", &[("alice", PASSWORD)]);
+        let users = [("alice", PASSWORD)];
+        let mut settings = Settings::new(1)
+            .sasl("SASL", "SASL_PLAINTEXT", &users)
+            .sasl("SECURE", "SASL_SSL", &users);
+        let store = certificate("broker.store.pem").display().to_string();
+        settings
+            .properties
+            .push(("ssl.keystore.type", "PEM".to_owned()));
+        settings.properties.push(("ssl.keystore.location", store));
         let session = SESSION.as_millis().to_string();
         settings
             .properties
             .push(("connections.max.reauth.ms", session));
         Kafka::start_with(&settings).unwrap()
     })
+}
+
+/// One that the tests of TLS use too.
+fn certificate(name: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.with_file_name("protocol-tests")
+        .join("certificates")
+        .join(name)
 }
 
 /// An unsecured token of alice's, as RFC 7515 has it.
@@ -77,11 +97,14 @@ struct Reading {
 
 impl Reading {
     fn start(addresses: Vec<String>, sasl: Sasl, topic: &str, group: &str) -> Self {
+        Self::of(Client::new(addresses).sasl(sasl), topic, group)
+    }
+
+    fn of(client: Client, topic: &str, group: &str) -> Self {
         let handled = Arc::new(AtomicUsize::new(0));
         let events = Arc::new(Mutex::new(Vec::new()));
         let (counter, heard) = (handled.clone(), events.clone());
-        let running = Client::new(addresses)
-            .sasl(sasl)
+        let running = client
             .subscribe(Topics::named([topic]).group(group))
             .workers_by_key(8)
             .lane_key(LaneKey::RecordKey)
@@ -163,6 +186,20 @@ fn every_sasl_mechanism_reads_and_commits() {
             "{name}"
         );
     }
+    plain_over_tls_warns_of_nothing(kafka, &topic);
+}
+
+/// The password itself, where nobody listens.
+fn plain_over_tls_warns_of_nothing(kafka: &Kafka, topic: &str) {
+    let group = kafka::unique("sasl");
+    let tls = Tls::new().ca_file(certificate("ca.pem"));
+    let secure = Client::new(kafka.addresses_of("SECURE")).tls(tls);
+    runtime().block_on(async {
+        let reading = Reading::of(secure.sasl(Sasl::plain("alice", PASSWORD)), topic, &group);
+        reading.until(600).await;
+        assert_eq!(reading.troubles(), [""; 0]);
+        reading.running.drain().await.unwrap();
+    });
 }
 
 fn refused_credentials_and_wrong_listeners_are_said_in_words() {
@@ -238,4 +275,27 @@ fn sessions_end_every_two_seconds_while_records_flow() {
             assert_eq!(kafka.committed_records(&group, &topic).unwrap(), written);
         });
     }
+}
+
+/// The seam: no runtime, one thread, the standard library's sockets. It joins a group, runs lanes,
+/// drains and commits.
+fn the_engine_runs_on_blocking_sockets_in_one_thread() {
+    let kafka = secure();
+    let topic = kafka.topic("blocking", 6).unwrap();
+    let group = kafka::unique("blocking");
+    kafka
+        .ask(&format!("numbered {topic} 5000 100 20 1"))
+        .unwrap();
+    let address = kafka.addresses().remove(0);
+    let (host, port) = address.rsplit_once(':').unwrap();
+    let source = Source::Topics {
+        topics: vec![topic.as_str().into()],
+        group: group.as_str().into(),
+    };
+    let mut config = Config::new(vec![(host.into(), port.parse().unwrap())], source);
+    config.mode = Mode::Fixed { lanes: 8 };
+    config.lane_key = LaneKey::RecordKey;
+    let seen = blocking::drive(config, 5000).unwrap();
+    assert_eq!((seen.records, seen.out_of_order), (5000, 0));
+    assert_eq!(kafka.committed_records(&group, &topic).unwrap(), 5000);
 }
