@@ -479,6 +479,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(panic = "unwind"), ignore = "a panic ends the program here")]
     fn a_function_sees_attempts_and_error_and_decides() {
         let retry = Retry::by(|attempt| match attempt.attempts() {
             1 => Outcome::RetryAfter(Duration::from_secs(7)),

@@ -197,6 +197,7 @@ fn failure_while_draining_parks_nothing() {
 /// E25: a panic in the call, at the first poll, later, or in the future's drop is caught; the
 /// record runs again and its lane lives.
 #[test]
+#[cfg_attr(not(panic = "unwind"), ignore = "a panic ends the program here")]
 fn panics_are_caught_wherever_they_happen() {
     for act in [
         Act::PanicInCall,
@@ -430,6 +431,7 @@ fn attempts_are_paced_and_loud_at_powers_of_ten() {
 
 /// A cap with `or_drop` settles the record and goes on; the note names it.
 #[test]
+#[cfg_attr(not(panic = "unwind"), ignore = "a panic ends the program here")]
 fn attempts_run_out_and_the_record_is_dropped() {
     for mode in [
         Mode::Fixed { lanes: 2 },
