@@ -8,6 +8,8 @@
 //!     commit-ms=1000      commit interval
 //!     session-ms=45000    session time-out
 //!     assignors=range,cooperative-sticky
+//!     protocol=classic    or consumer (KIP-848)
+//!     instance=NAME       a static member
 //!     end=drain           or close: what has not started is dropped
 //!     held=3,14           records of these keys fail, again and again, and are not logged
 //! ```
@@ -23,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{env, thread};
 
-use laneway::{AssignorKind, Event, Kafka, LaneKey, StartOffset, Topics};
+use laneway::{AssignorKind, Event, GroupProtocol, Kafka, LaneKey, StartOffset, Topics};
 use laneway_testcontainers::handlings::{Numbered, Writer};
 
 #[tokio::main]
@@ -38,7 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let closes = settings.0.get("end").is_some_and(|end| end == "close");
     let work_us = settings.number("work-us", 1500)?;
     let held = Arc::new(settings.held()?);
-    let running = Kafka::new(bootstrap.split(','))
+    let mut subscription = Kafka::new(bootstrap.split(','))
         .client_id("our-member")
         .subscribe(Topics::named([topic.as_str()]).group(group.as_str()))
         .start_at(StartOffset::Earliest)
@@ -48,31 +50,38 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .session_timeout(Duration::from_millis(
             settings.number("session-ms", 45_000)?,
         ))
-        .assignors(settings.assignors()?)
-        .on_event(move |event| say(event, &grants))
-        .start(move |record| {
-            let (writer, held) = (Arc::clone(&writer), Arc::clone(&held));
-            async move {
-                let (partition, offset) = (record.partition(), record.offset());
-                let numbered = record
-                    .value()
-                    .and_then(Numbered::of)
-                    .ok_or("not one of numbered's records")?;
-                if held.contains(&numbered.key) {
-                    return Err("its key is held".to_owned());
-                }
-                let failed = |e: io::Error| e.to_string();
-                writer.start(partition, offset, numbered).map_err(failed)?;
-                // Spread over the range without a random source, so that a run can be repeated.
-                let work = if work_us == 0 {
-                    0
-                } else {
-                    offset.unsigned_abs().wrapping_mul(7919) % work_us
-                };
-                tokio::time::sleep(Duration::from_micros(work)).await;
-                writer.end(partition, offset).map_err(failed)
+        .on_event(move |event| say(event, &grants));
+    subscription = match settings.0.get("protocol").map(String::as_str) {
+        Some("consumer") => subscription.group_protocol(GroupProtocol::Consumer),
+        None | Some("classic") => subscription.assignors(settings.assignors()?),
+        Some(other) => return Err(format!("no protocol {other}").into()),
+    };
+    if let Some(name) = settings.0.get("instance") {
+        subscription = subscription.instance_id(name.as_str());
+    }
+    let running = subscription.start(move |record| {
+        let (writer, held) = (Arc::clone(&writer), Arc::clone(&held));
+        async move {
+            let (partition, offset) = (record.partition(), record.offset());
+            let numbered = record
+                .value()
+                .and_then(Numbered::of)
+                .ok_or("not one of numbered's records")?;
+            if held.contains(&numbered.key) {
+                return Err("its key is held".to_owned());
             }
-        })?;
+            let failed = |e: io::Error| e.to_string();
+            writer.start(partition, offset, numbered).map_err(failed)?;
+            // Spread over the range without a random source, so that a run can be repeated.
+            let work = if work_us == 0 {
+                0
+            } else {
+                offset.unsigned_abs().wrapping_mul(7919) % work_us
+            };
+            tokio::time::sleep(Duration::from_micros(work)).await;
+            writer.end(partition, offset).map_err(failed)
+        }
+    })?;
     let (ended, end) = tokio::sync::oneshot::channel();
     thread::spawn(move || {
         // An input that cannot be read has ended too.
@@ -157,7 +166,9 @@ impl Settings {
 }
 
 const CLOSE: Duration = Duration::from_secs(20);
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 9] = [
+    "protocol",
+    "instance",
     "end",
     "held",
     "lanes",

@@ -15,6 +15,7 @@ mod launcher;
 mod letters;
 mod maps;
 mod sasl;
+mod rolling;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     tests.extend(letters::tests());
     tests.extend(group::tests());
     tests.extend(sasl::tests());
+    tests.extend(rolling::tests());
     tests.extend(kill::tests());
     tests.extend(maps::tests());
     runner::main(&tests)
