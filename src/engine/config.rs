@@ -210,6 +210,8 @@ pub struct Config {
     /// A record that [`Engine::handle_record`](super::Engine::handle_record) was given fails after
     /// so long.
     pub delivery_timeout: Duration,
+    /// Lanes that may wait for a retry or a dead letter at once.
+    pub parked_max: usize,
     /// How long a handler call may take.
     pub handler_timeout: Option<Duration>,
     /// Bytes that may be held, from the socket to settlement.
@@ -294,6 +296,7 @@ impl Config {
             dead_letter_too_large: TooLarge::default(),
             dead_letter_headers: DeadLetterHeaders::default(),
             delivery_timeout: Duration::from_secs(120),
+            parked_max: 10_000,
             handler_timeout: None,
             budget_bytes: 64 << 20,
             ahead_max: 1_000_000,

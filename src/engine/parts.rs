@@ -121,6 +121,7 @@ pub(super) fn lanes(c: &Config) -> LanesConfig {
         retry: c.retry.clone(),
         dead_letters: c.dead_letter.is_some(),
         timeout: c.handler_timeout,
+        parked_max: c.parked_max,
         seed: c.seed_for(1),
         ..LanesConfig::new(c.mode)
     }

@@ -12,6 +12,12 @@
 //!   then wait for each other. Records without a key rotate over the lanes, in no order.
 //! * [`LaneKey::by`](crate::LaneKey::by): a number that you make of the record.
 //!
+//! `lanes_per_key(n)` has no fixed lanes: every live key has a lane of its own, and at most `n`
+//! records run at once over all of them. A key is live while a record of it is held; two keys never
+//! wait for each other, but for the cap and the one chance in 2^64 that their hashes agree. Records
+//! without a key run in any order. A hot key takes one place of the `n`: with a million records of
+//! it beside 1,000 cold keys, those start within one handler's time of what they would alone.
+//!
 //! ```
 //! use laneway::{Kafka, LaneKey, Topics};
 //! let by_customer = LaneKey::by(|record| {
@@ -36,10 +42,17 @@
 //! |---|---|
 //! | returns `()`, `Ok(..)`, `Outcome::Ack` | settled |
 //! | returns `Outcome::Drop` | settled, counted apart |
-//! | returns an error, `Outcome::Retry`, `Outcome::failed(..)` | runs again, after a wait that grows |
+//! | returns an error, `Outcome::Retry`, `Outcome::failed(..)` | runs again, as [`Retry`](crate::Retry) says |
 //! | returns `Outcome::RetryAfter(d)` | runs again after `d` |
+//! | returns `Outcome::dead_letter(..)` | written to the dead-letter topic, then settled; see [`dead_letters`](super::dead_letters) |
+//! | returns `Outcome::Stop` | open; the subscription ends with an error that names it |
 //! | panics | as an error, with an event |
-//! | never ends | open; its lane waits; closing has a deadline |
+//! | takes longer than `handler_timeout` | its future is dropped; as an error |
+//! | never ends, without a time-out | open; its lane waits; closing has a deadline |
+//!
+//! `on_error` replaces what errors, panics and time-outs mean, by their type. A plain function of
+//! `run_blocking` cannot be dropped: its lane waits until it returns, and what it returns too late
+//! counts as failed.
 //!
 //! ```
 //! use laneway::{IntoOutcome, Outcome};
@@ -48,12 +61,21 @@
 //! ```
 //!
 //! A waiting record parks its own lane and holds no executor. Nothing newer of its lane starts
-//! before it has settled: across retries, rebalances, and the same partition granted anew.
+//! before it has settled: across retries, rebalances, and the same partition granted anew. The
+//! handler sees which run it is ([`Record::attempt`](crate::Record::attempt)) and what the last one
+//! failed with ([`Record::last_error`](crate::Record::last_error)).
+//!
+//! [`Retry`](crate::Retry) is none, fixed, exponential with jitter (the default, from 100 ms to 30 s,
+//! without an end) or a function. A cap on attempts or age must name its end: a dead letter, drop,
+//! stop, or keep trying. What waits for a retry or for a dead letter's write is bounded: by
+//! `parked_max` lanes, 10,000 by default, and by the byte budget. At either bound no more is read
+//! until something that waits has gone on; what had been read runs.
 //!
 //! # Batches
 //!
-//! `batch(max)` hands over the next record and whatever has already arrived behind it, up to `max`;
-//! it never waits for more. With lanes a batch is one lane's records. One outcome stands for all,
+//! `batch(max)` hands over the next record and whatever has already arrived behind it, up to `max`.
+//! It does not wait for more, but for as long as `batch_wait` says; not at all where the budget has
+//! stopped intake. With lanes a batch is one lane's records. One outcome stands for all,
 //! or a list has one for each: the acked ones settle, the failed ones run again before anything
 //! newer of the lane. A record that failed before leads its batch.
 //!
@@ -72,6 +94,7 @@
 //!   settled above it repeats at the new owner.
 //! * When a partition is lost (the session expired) nothing is committed and results count for
 //!   nothing: another member may be at work. A handler can ask
-//!   [`Record::lease_stands`](crate::Record::lease_stands).
+//!   [`Record::lease_stands`](crate::Record::lease_stands), and wait for the end with
+//!   [`Record::cancelled`](crate::Record::cancelled).
 //! * [`Commit::Auto`](crate::Commit::Auto) commits what has been handed out, settled or not. It
 //!   promises nothing.

@@ -59,6 +59,26 @@ impl Subscription {
 }
 
 impl Subscription {
+    /// How many lanes (without lanes: records) may wait for a retry, or for the write of a dead
+    /// letter, at once: 10,000 by default. At the bound no more is read until one of them has gone
+    /// on; what has been read runs. The bytes that they hold count against
+    /// [`Subscription::budget`].
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+    /// let subscription = subscription.parked_max(500);
+    /// ```
+    pub fn parked_max(mut self, lanes: usize) -> Self {
+        if lanes == 0 {
+            self.problem = Some(Error::misuse(
+                "parked_max(0) would let nothing wait for a retry: give 1 or more",
+            ));
+        }
+        self.config.parked_max = lanes;
+        self
+    }
+
     /// Gives every live key a lane of its own and runs at most `n` records at once. A key is live
     /// while a record of it is held here; two keys never wait for each other, unless the 64 bits
     /// of their hashes agree. Records without a key run in any order. The table of live keys is
