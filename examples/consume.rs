@@ -1,12 +1,13 @@
 //! Reads N records of a topic in a fresh group, for comparison with other clients.
 //!
-//! `consume [--lanes K] BOOTSTRAP TOPIC GROUP N` sums the values' lengths and their first eight
+//! `consume [--lanes K] [--properties FILE] BOOTSTRAP TOPIC GROUP N` sums the values' lengths and their first eight
 //! bytes, commits, and prints one line of JSON. With `LATENCY=k` in the environment those eight
 //! bytes are the time of sending, in nanoseconds, and the line has percentiles over all records
 //! but the first k. With `WORK_US=n` every record also takes n microseconds of sleep, so that the
-//! handler is slower than the fetch: what the process then holds is the budget's to bound.
+//! handler is slower than the fetch: what the process then holds is the budget's to bound. FILE has
+//! Kafka's names for security and the rest, as `Kafka::from_properties` takes them.
 
-use laneway::{Kafka, LaneKey, Record, StartOffset, Topics};
+use laneway::{Error, Kafka, LaneKey, Record, StartOffset, Topics, properties};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,6 +18,7 @@ const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 struct Args {
     lanes: Option<usize>,
+    properties: Option<String>,
     bootstrap: String,
     topic: String,
     group: String,
@@ -25,14 +27,19 @@ struct Args {
 
 fn args() -> Option<Args> {
     let mut rest: Vec<String> = std::env::args().skip(1).collect();
-    let mut lanes = None;
-    if rest.first().is_some_and(|a| a == "--lanes") {
-        lanes = Some(rest.get(1)?.parse().ok()?);
+    let (mut lanes, mut properties) = (None, None);
+    while let Some(flag) = rest.first().filter(|a| a.starts_with("--")) {
+        match flag.as_str() {
+            "--lanes" => lanes = Some(rest.get(1)?.parse().ok()?),
+            "--properties" => properties = Some(rest.get(1)?.clone()),
+            _ => return None,
+        }
         rest.drain(..2);
     }
     let [bootstrap, topic, group, records] = <[String; 4]>::try_from(rest).ok()?;
     Some(Args {
         lanes,
+        properties,
         bootstrap,
         topic,
         group,
@@ -178,7 +185,7 @@ impl Sums {
 
 fn main() -> ExitCode {
     let Some(args) = args() else {
-        eprintln!("usage: consume [--lanes K] BOOTSTRAP TOPIC GROUP N");
+        eprintln!("usage: consume [--lanes K] [--properties FILE] BOOTSTRAP TOPIC GROUP N");
         return ExitCode::from(2);
     };
     // One loop over the records needs one thread; lanes run beside each other.
@@ -195,6 +202,18 @@ fn main() -> ExitCode {
     }
 }
 
+fn kafka(args: &Args) -> Result<Kafka, Error> {
+    let text = match &args.properties {
+        Some(file) => std::fs::read_to_string(file)
+            .map_err(|e| Error::misuse(format!("{file} cannot be read: {e}")))?,
+        None => String::new(),
+    };
+    let mut properties = properties::parse(&text);
+    properties.push(("client.id".to_owned(), "consume".to_owned()));
+    properties.push(("bootstrap.servers".to_owned(), args.bootstrap.clone()));
+    Kafka::from_properties(properties)
+}
+
 async fn consume(args: Args) -> ExitCode {
     let latency = std::env::var("LATENCY")
         .ok()
@@ -203,8 +222,14 @@ async fn consume(args: Args) -> ExitCode {
     let work = work.map(Duration::from_micros);
     let sums = Arc::new(Sums::new());
     let done = Arc::new(tokio::sync::Notify::new());
-    let mut subscription = Kafka::new(args.bootstrap.split(','))
-        .client_id("consume")
+    let kafka = match kafka(&args) {
+        Ok(kafka) => kafka,
+        Err(error) => {
+            eprintln!("consume: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut subscription = kafka
         .subscribe(Topics::named([args.topic]).group(args.group))
         .start_at(StartOffset::Earliest);
     if let Some(lanes) = args.lanes {

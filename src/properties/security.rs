@@ -36,6 +36,7 @@ pub(crate) enum Protocol {
 
 /// PEM in a file, or in the value itself.
 #[derive(Clone)]
+#[cfg_attr(not(feature = "tls-custom"), expect(dead_code))]
 pub(crate) enum Pem {
     File(String),
     Text(String),

@@ -5,9 +5,8 @@ use crate::error::Error;
 #[cfg(feature = "tls-custom")]
 use crate::runtime::tls::{Client, Tls};
 use crate::runtime::{Connector, Way};
-use std::sync::Arc;
 #[cfg(feature = "tls-custom")]
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Shared by the clones of a [`Kafka`]: what TLS has loaded, and the sessions that it resumes.
 #[derive(Clone, Debug)]
