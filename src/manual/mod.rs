@@ -4,6 +4,7 @@
 //! * [`ordering`]: lanes, keys and batches; what settles, what is committed, what repeats.
 //! * [`invariants`]: rules that are easy to break without noticing, each with what happens then.
 //! * [`dead_letters`]: where a record goes that no run will do for, and how it comes back.
+//! * [`connections`]: names, addresses, TLS, streams of your own, and what goes wrong.
 //! * [`tuning`]: the numbers you may set, and how to write a handler that runs well.
 //! * [`properties`](mod@properties): what becomes of each property of Kafka's own clients.
 //! * [`quirks`]: what brokers do that one would not guess.
@@ -12,6 +13,8 @@
 
 pub mod architecture;
 pub mod dead_letters;
+#[cfg(feature = "runtime")]
+pub mod connections;
 pub mod invariants;
 pub mod ordering;
 #[cfg(feature = "runtime")]
