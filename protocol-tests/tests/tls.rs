@@ -93,7 +93,7 @@ async fn refusals_are_told_apart() {
         (
             Shows::certificate("other-name.pem"),
             trusting(),
-            &["wrong host name", "localhost", "elsewhere.example"],
+            &["wrong host name", "localhost", "is of elsewhere.example."],
         ),
         (
             old(),

@@ -32,6 +32,10 @@ const FRAME_MAX: u32 = 96 << 20;
 /// What a fetch's answer holds beside the records.
 const FETCH_AROUND: u32 = 16 << 20;
 
+/// A connection that ends with nothing to do after so long was idle. One that ends sooner each time
+/// is cut, and making another is paced.
+const IDLE_MIN: Duration = Duration::from_secs(1);
+
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
@@ -61,6 +65,8 @@ pub(super) enum News {
     Proven,
     /// It ended, or never came up.
     Down(Error),
+    /// It ended after a while without anything to do, which is no failure of the peer's.
+    Idle(Error),
 }
 
 /// An answer for the machine that asked.
@@ -79,6 +85,8 @@ struct Slot {
     login: LoginSlot,
     /// Whether the connection has been there at all.
     was_up: bool,
+    /// Whether it ended with nothing to do: brokers and balancers close what is idle.
+    was_idle: bool,
 }
 
 pub(super) struct Links {
@@ -153,6 +161,7 @@ impl Links {
             proven: false,
             login: LoginSlot::new(host),
             was_up: false,
+            was_idle: false,
         };
         self.slots.insert(key, slot);
         Ok(())
@@ -203,6 +212,9 @@ impl Links {
             LinkEvent::Frame(frame) => slot.link.handle_frame(now, frame),
             // The link answers what it owes and says Close, which `pump` turns into the rest.
             LinkEvent::Down(error) => {
+                slot.was_idle = slot.proven
+                    && slot.link.pending() == 0
+                    && now.since(slot.link.idle_since()) >= IDLE_MIN;
                 slot.dialled = None;
                 slot.not_before = Now::NEVER;
                 self.by_id.remove(&id);
@@ -336,7 +348,11 @@ impl Links {
                     if let Some(version) = api_versions_max {
                         self.api_versions_max.insert(key.0, version);
                     }
-                    self.news.push_back((key.0, News::Down(error)));
+                    let news = match slot.was_idle {
+                        true => News::Idle(error),
+                        false => News::Down(error),
+                    };
+                    self.news.push_back((key.0, news));
                     self.close(key, actions);
                     return;
                 }

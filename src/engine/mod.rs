@@ -223,9 +223,12 @@ impl Engine {
 
     /// Something happened on a connection.
     pub fn handle_link(&mut self, now: Now, link: LinkId, event: LinkEvent) {
-        let event = self.in_words(link, event);
+        let (event, unreached) = self.in_words(link, event);
         self.links.handle_link(now, link, event);
         self.pump(now);
+        if let Some((peer, error)) = unreached {
+            self.not_reached(now, peer, &error);
+        }
     }
 
     /// An executor gave something back.

@@ -290,8 +290,10 @@ impl Engine {
                 News::Proven => self.cluster.proven(peer),
                 News::Down(error) => {
                     self.cluster.link_down(now, peer);
-                    self.not_reached(now, peer, &error);
                     self.notice(format!("a connection ended: {error}"));
+                }
+                News::Idle(error) => {
+                    self.notice(format!("an idle connection was closed: {error}"));
                 }
             }
         }

@@ -11,17 +11,24 @@ use crate::pace::worth_a_word_later;
 use crate::time::Now;
 
 impl Engine {
-    /// The event, where it is a connection that never came up in the words that help.
-    pub(super) fn in_words(&self, link: LinkId, event: LinkEvent) -> LinkEvent {
-        match event {
-            LinkEvent::Down(error) => LinkEvent::Down(self.unreachable(link, error)),
-            event => event,
+    /// The event; where it is the end of a connection that never came up, in the words that help,
+    /// and beside it whom we wanted to reach.
+    pub(super) fn in_words(
+        &self,
+        link: LinkId,
+        event: LinkEvent,
+    ) -> (LinkEvent, Option<(Peer, Error)>) {
+        match (event, self.links.never_up(link)) {
+            (LinkEvent::Down(error), Some(peer)) => {
+                let error = self.unreachable(peer, error);
+                (LinkEvent::Down(error.clone()), Some((peer, error)))
+            }
+            (event, _) => (event, None),
         }
     }
 
-    fn unreachable(&self, link: LinkId, error: Error) -> Error {
-        let never_up = self.links.never_up(link);
-        let Some(Peer::Node(node)) = never_up.filter(|_| error.is_retriable()) else {
+    fn unreachable(&self, peer: Peer, error: Error) -> Error {
+        let (Peer::Node(node), true) = (peer, error.is_retriable()) else {
             return error;
         };
         let Some((host, port)) = self.cluster.address(Peer::Node(node)) else {

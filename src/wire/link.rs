@@ -240,8 +240,9 @@ impl Link {
     /// The connection is gone, or was never there.
     pub fn handle_down(&mut self, _now: Now, cause: Error) {
         let mut api_versions_max = None;
-        // Whoever spoke to us in other tongues is known; a hint is for those that left in silence.
-        let silent = cause.kind() == ErrorKind::Transport;
+        // Whoever spoke to us in other tongues, or told us why in TLS, is known; a hint is for those
+        // that left in silence.
+        let silent = cause.kind() == ErrorKind::Transport && cause.is_retriable();
         let hint = match self.state {
             State::Over => return,
             State::Connecting => None,

@@ -2,6 +2,8 @@
 //!
 //! It compiles, and CI checks that it does. No Docker answered where it was written, so it has not been seen to run.
 
+use std::sync::{Mutex, PoisonError};
+
 use testcontainers::core::{IntoContainerPort, WaitFor};
 use testcontainers::runners::SyncRunner;
 use testcontainers::{Container, GenericImage, ImageExt};
@@ -11,14 +13,11 @@ use crate::node;
 /// What is taken where no image is named.
 const IMAGE: &str = "apache/kafka:4.1.1";
 
-/// A running container. Dropping it removes the container.
-#[derive(Debug)]
-pub(crate) struct InDocker {
-    _container: Container<GenericImage>,
-}
+/// The container that runs. Dropping it removes it, and a static is never dropped by itself.
+static RUNNING: Mutex<Option<Container<GenericImage>>> = Mutex::new(None);
 
-/// Starts `image`, or [`IMAGE`] where that is empty: one node with a plain listener; and its address.
-pub(crate) fn start(image: &str) -> Result<(InDocker, String), String> {
+/// Starts `image`, or [`IMAGE`] where that is empty: one node with a plain listener. Gives its address.
+pub(crate) fn start(image: &str) -> Result<String, String> {
     let image = if image.is_empty() { IMAGE } else { image };
     let (name, tag) = image.rsplit_once(':').unwrap_or((image, "latest"));
     // Clients are told the address that they came by, so the port is the same inside and outside.
@@ -30,11 +29,20 @@ pub(crate) fn start(image: &str) -> Result<(InDocker, String), String> {
     for (property, value) in [
         ("PROCESS_ROLES", "broker,controller"),
         ("NODE_ID", "1"),
-        ("CONTROLLER_QUORUM_VOTERS", &format!("1@127.0.0.1:{CONTROLLER}")),
+        (
+            "CONTROLLER_QUORUM_VOTERS",
+            &format!("1@127.0.0.1:{CONTROLLER}"),
+        ),
         ("CONTROLLER_LISTENER_NAMES", "CONTROLLER"),
         ("LISTENERS", &listeners),
-        ("ADVERTISED_LISTENERS", &format!("PLAINTEXT://127.0.0.1:{port}")),
-        ("LISTENER_SECURITY_PROTOCOL_MAP", "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"),
+        (
+            "ADVERTISED_LISTENERS",
+            &format!("PLAINTEXT://127.0.0.1:{port}"),
+        ),
+        (
+            "LISTENER_SECURITY_PROTOCOL_MAP",
+            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        ),
         ("OFFSETS_TOPIC_REPLICATION_FACTOR", "1"),
         ("OFFSETS_TOPIC_NUM_PARTITIONS", "4"),
         ("TRANSACTION_STATE_LOG_REPLICATION_FACTOR", "1"),
@@ -49,13 +57,18 @@ pub(crate) fn start(image: &str) -> Result<(InDocker, String), String> {
     let container = request
         .start()
         .map_err(|e| format!("no Kafka from the image {image}: {e}"))?;
-    let address = format!("127.0.0.1:{port}");
-    Ok((
-        InDocker {
-            _container: container,
-        },
-        address,
-    ))
+    *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) = Some(container);
+    Ok(format!("127.0.0.1:{port}"))
+}
+
+/// Removes the container, if there is one.
+pub(crate) fn stop() {
+    drop(
+        RUNNING
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(),
+    );
 }
 
 /// Inside the container alone.

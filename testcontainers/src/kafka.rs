@@ -456,6 +456,8 @@ pub fn unique(hint: &str) -> String {
 
 /// Kills the shared nodes; called once, after the last test.
 pub(crate) fn stop_shared() {
+    #[cfg(feature = "docker")]
+    crate::docker::stop();
     if let Some(Ok(kafka)) = SHARED.get() {
         for node in kafka.lock_nodes().iter_mut() {
             node.process = None;
@@ -467,9 +469,24 @@ static SHARED: OnceLock<Result<Kafka, String>> = OnceLock::new();
 
 fn shared() -> &'static Result<Kafka, String> {
     SHARED.get_or_init(|| match given() {
-        Some(bootstrap) => Kafka::external(bootstrap),
+        Some(given) => match given.strip_prefix("docker") {
+            Some(image) => in_docker(image.trim_start_matches(':')).and_then(Kafka::external),
+            None => Kafka::external(given),
+        },
         None => Kafka::start(1),
     })
+}
+
+#[cfg(feature = "docker")]
+fn in_docker(image: &str) -> Result<String, String> {
+    crate::docker::start(image)
+}
+
+#[cfg(not(feature = "docker"))]
+fn in_docker(image: &str) -> Result<String, String> {
+    Err(format!(
+        "LANEWAY_KAFKA asks for a container ({image:?}): build with the feature `docker`"
+    ))
 }
 
 fn given() -> Option<String> {

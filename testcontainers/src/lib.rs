@@ -12,7 +12,9 @@
 //! Where a Kafka comes from, in this order:
 //!
 //! 1. `LANEWAY_KAFKA=host:port,...`: one that runs already. Tests that kill or freeze a node still
-//!    start their own.
+//!    start their own. `LANEWAY_KAFKA=docker`, or `docker:IMAGE:TAG`, takes it from a container,
+//!    with the feature `docker`: that compiles, and has not been seen to run, since no Docker
+//!    answered where it was written.
 //! 2. Maven Central's jars of `LANEWAY_KAFKA_VERSION` (default 4.3.1), if `java` (17 or later) and
 //!    `mvn` are there; jars are kept under `$XDG_CACHE_HOME` (`~/.cache`)`/laneway-kafka`.
 //! 3. Nowhere: the tests are listed as ignored, with the reason. `LANEWAY_REQUIRE_KAFKA=1` makes
@@ -25,6 +27,8 @@
 //! 2. Every wait has a named limit.
 
 pub mod agent;
+#[cfg(feature = "docker")]
+mod docker;
 pub mod handlings;
 pub mod jars;
 pub mod judge;

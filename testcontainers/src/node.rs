@@ -168,7 +168,7 @@ fn format_storage(jars: &Jars, folder: &Path, settings: &Settings) -> Result<(),
 
 /// Ports of nodes that are started again must stay below 32768: above it a node's own outgoing
 /// connections may take the port while it is down.
-fn free_ports(n: usize) -> Result<Vec<u16>, String> {
+pub(crate) fn free_ports(n: usize) -> Result<Vec<u16>, String> {
     let mut held = Vec::new();
     let mut ports = Vec::new();
     for _ in 0..PORT_ATTEMPTS {

@@ -79,7 +79,13 @@ fn certificate(why: &CertificateError, peer: &Peer<'_>) -> String {
         ),
         CertificateError::NotValidForName => wrong_name(name, ""),
         CertificateError::NotValidForNameContext { presented, .. } => {
-            wrong_name(name, &presented.join(", "))
+            // They come as `DnsName("a.example")`.
+            let inner = |name: &String| match name.split_once('(') {
+                Some((_, rest)) => rest.trim_matches(['(', ')', '"']).to_owned(),
+                None => name.clone(),
+            };
+            let names: Vec<String> = presented.iter().map(inner).collect();
+            wrong_name(name, &names.join(", "))
         }
         CertificateError::Revoked => format!("the certificate of {name} is revoked: renew it"),
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {

@@ -16,6 +16,7 @@ mod letters;
 mod maps;
 mod sasl;
 mod rolling;
+mod tls;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     tests.extend(group::tests());
     tests.extend(sasl::tests());
     tests.extend(rolling::tests());
+    tests.extend(tls::tests());
     tests.extend(kill::tests());
     tests.extend(maps::tests());
     runner::main(&tests)

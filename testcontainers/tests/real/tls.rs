@@ -22,7 +22,9 @@ pub(crate) fn tests() -> Vec<Test> {
     ];
     // `.ci/musl` builds it.
     if static_binary().is_some() {
-        tests.push(test!(a_static_binary_reads_over_tls_and_sasl_in_an_empty_folder));
+        tests.push(test!(
+            a_static_binary_reads_over_tls_and_sasl_in_an_empty_folder
+        ));
     }
     tests
 }
@@ -39,8 +41,7 @@ fn certificate(name: &str) -> PathBuf {
 fn secure() -> &'static Kafka {
     static SECURE: OnceLock<Kafka> = OnceLock::new();
     SECURE.get_or_init(|| {
-        let mut settings =
-            Settings::new(1).sasl("SASL_TLS", "SASL_SSL", &[("alice", PASSWORD)]);
+        let mut settings = Settings::new(1).sasl("SASL_TLS", "SASL_SSL", &[("alice", PASSWORD)]);
         let listeners: [(&str, &str, &[(&str, &str)]); 6] = [
             ("SASL_TLS", "broker", &[]),
             ("TLS", "broker", &[]),
@@ -58,9 +59,14 @@ fn secure() -> &'static Kafka {
                 ("ssl.keystore.type", "PEM".to_owned()),
                 ("ssl.keystore.location", store.display().to_string()),
                 ("ssl.truststore.type", "PEM".to_owned()),
-                ("ssl.truststore.location", certificate("ca.pem").display().to_string()),
+                (
+                    "ssl.truststore.location",
+                    certificate("ca.pem").display().to_string(),
+                ),
             ];
-            let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
+            let more = more
+                .iter()
+                .map(|(name, value)| (*name, (*value).to_owned()));
             for (property, value) in stores.into_iter().chain(more) {
                 let property = format!("listener.name.{}.{property}", name.to_ascii_lowercase());
                 settings.properties.push((property.leak(), value));
@@ -73,7 +79,7 @@ fn secure() -> &'static Kafka {
 }
 
 /// What the broker lets a connection be idle.
-const IDLE: Duration = Duration::from_secs(4);
+const IDLE: Duration = Duration::from_secs(3);
 
 fn trusting() -> Tls {
     Tls::new().ca_file(certificate("ca.pem"))
@@ -162,8 +168,10 @@ fn a_real_brokers_refusals_are_told_apart() {
     let of = |listener: &str| kafka.addresses_of(listener);
     let with = |addresses: Vec<String>, tls: Tls| Client::new(addresses).tls(tls);
     let stranger = Tls::new().ca_file(certificate("stranger-ca.pem"));
-    let foreign = trusting()
-        .identity_files(certificate("client-stranger.pem"), certificate("client.key"));
+    let foreign = trusting().identity_files(
+        certificate("client-stranger.pem"),
+        certificate("client.key"),
+    );
     let cases: [(Client, &str); 10] = [
         (with(of("TLS"), stranger), "unknown CA"),
         (with(of("EXPIRED"), trusting()), "has expired"),
@@ -177,7 +185,10 @@ fn a_real_brokers_refusals_are_told_apart() {
             with(of("MUTUAL"), trusting().versions([TlsVersion::V1_2])),
             "wants a client certificate",
         ),
-        (with(of("MUTUAL"), foreign), "does not take our client certificate"),
+        (
+            with(of("MUTUAL"), foreign),
+            "does not take our client certificate",
+        ),
         (with(kafka.addresses(), trusting()), "plaintext listener"),
         (Client::new(of("TLS")), "TLS"),
         (with(of("SASL_TLS"), trusting()), "SASL"),
@@ -191,7 +202,7 @@ fn a_real_brokers_refusals_are_told_apart() {
             };
             reading.until(words, named).await;
             println!("{words}: {:?}", reading.warnings.lock().unwrap().first());
-            reading.running.close(Duration::from_secs(5)).await.unwrap();
+            reading.running.close(Duration::from_secs(1)).await.unwrap();
         });
     }
 }
@@ -206,7 +217,7 @@ fn idle_connections_that_the_broker_closes_cost_nothing() {
     runtime().block_on(async {
         let reading = Reading::start(&client, &topic, &group);
         let mut written = 0;
-        for _ in 0..3 {
+        for _ in 0..2 {
             written += 50;
             let ask = format!("numbered {topic} 50 20 20 {written}");
             tokio::task::block_in_place(|| kafka.ask(&ask)).unwrap();
