@@ -36,9 +36,9 @@ mod writing;
 
 pub use action::{Action, Command, Done, Event, Group, LinkEvent, PartitionSnapshot, Snapshot};
 pub use config::{Commit as CommitMode, Config, LaneFn, LaneKey, MapFull, OffsetMap, Source};
-pub use hooks::{Hook, HookId, HookSet};
 #[cfg(feature = "runtime")]
 pub(crate) use deadletters::is_topic_name;
+pub use hooks::{Hook, HookId, HookSet};
 pub use letter::{DeadLetterFn, DeadLetterHeaders, DeadLetterTopic, TooLarge};
 pub use snapshot::{Holdup, HoldupState, LaneSnapshot, RunningRecord, SNAPSHOT_LANES_MAX};
 pub use steering::{InFlight, Scope, SeekTo};

@@ -12,9 +12,9 @@
 //! The pages hold no code of the library; their examples are compiled and run by its tests.
 
 pub mod architecture;
-pub mod dead_letters;
 #[cfg(feature = "runtime")]
 pub mod connections;
+pub mod dead_letters;
 pub mod invariants;
 pub mod ordering;
 #[cfg(feature = "runtime")]

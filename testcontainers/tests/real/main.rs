@@ -14,8 +14,8 @@ mod lanes;
 mod launcher;
 mod letters;
 mod maps;
-mod sasl;
 mod rolling;
+mod sasl;
 mod tls;
 
 use std::process::ExitCode;
