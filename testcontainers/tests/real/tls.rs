@@ -37,12 +37,19 @@ fn certificate(name: &str) -> PathBuf {
     root.join("protocol-tests/certificates").join(name)
 }
 
+/// A listener's name, what it shows, and properties of its own.
+type Listener = (
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str)],
+);
+
 /// One listener for each way of showing and wanting certificates.
 fn secure() -> &'static Kafka {
     static SECURE: OnceLock<Kafka> = OnceLock::new();
     SECURE.get_or_init(|| {
         let mut settings = Settings::new(1).sasl("SASL_TLS", "SASL_SSL", &[("alice", PASSWORD)]);
-        let listeners: [(&str, &str, &[(&str, &str)]); 6] = [
+        let listeners: [Listener; 6] = [
             ("SASL_TLS", "broker", &[]),
             ("TLS", "broker", &[]),
             ("MUTUAL", "broker", &[("ssl.client.auth", "required")]),
@@ -207,7 +214,7 @@ fn a_real_brokers_refusals_are_told_apart() {
     }
 }
 
-/// L01: the broker closes what is idle; what is sent afterwards goes over a new connection, and the
+/// L02: the broker closes what is idle; what is sent afterwards goes over a new connection, and the
 /// user hears nothing of it.
 fn idle_connections_that_the_broker_closes_cost_nothing() {
     let kafka = secure();
