@@ -42,7 +42,8 @@
 //! [`manual`]. The features: `runtime` (default) is the tokio shell and the face; `tls` (default)
 //! adds `Tls` with cryptography in pure Rust, `tls-aws-lc` and `tls-ring` with another one,
 //! `tls-custom` with none but yours, `webpki-roots` authorities of its own; `broker` adds an
-//! in-process Kafka broker for tests and demonstrations. Without features the crate is the core,
+//! in-process Kafka broker for tests and demonstrations (`broker-core` without sockets); `msk-iam`
+//! adds AWS's way to authenticate, `saslprep` RFC 4013 for passwords. Without features the crate is the core,
 //! which a driver of your own can run: see [`engine`].
 
 #[cfg(feature = "broker-core")]

@@ -5,6 +5,7 @@
 //! * [`invariants`]: rules that are easy to break without noticing, each with what happens then.
 //! * [`dead_letters`]: where a record goes that no run will do for, and how it comes back.
 //! * [`connections`]: names, addresses, TLS, streams of your own, and what goes wrong.
+//! * [`authentication`]: SASL: mechanisms, credentials that change, sessions, refusals.
 //! * [`tuning`]: the numbers you may set, and how to write a handler that runs well.
 //! * [`properties`](mod@properties): what becomes of each property of Kafka's own clients.
 //! * [`quirks`]: what brokers do that one would not guess.
@@ -12,6 +13,8 @@
 //! The pages hold no code of the library; their examples are compiled and run by its tests.
 
 pub mod architecture;
+#[cfg(feature = "runtime")]
+pub mod authentication;
 #[cfg(feature = "runtime")]
 pub mod connections;
 pub mod dead_letters;
