@@ -43,7 +43,9 @@ public final class Parallel {
         var options = ParallelConsumerOptions.<byte[], byte[]>builder()
             .consumer(consumer)
             .ordering(ProcessingOrder.KEY)
-            .maxConcurrency(16)
+            .maxConcurrency(64)
+            // Records of held keys count as loaded, and with the usual bound nothing else would be.
+            .messageBufferSize(50_000)
             .commitMode(CommitMode.PERIODIC_CONSUMER_SYNC)
             .commitInterval(Duration.ofMillis(200))
             .defaultMessageRetryDelay(Duration.ofMillis(300))

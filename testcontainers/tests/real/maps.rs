@@ -98,9 +98,10 @@ impl Job<'_> {
 /// look on.
 fn theirs(job: &Job<'_>, held: &[u32], wanted: usize) -> Life {
     let mut member = Member::parallel(job.kafka, &job.group, &job.topic, held).unwrap();
-    member
-        .wait_for("its records", WAIT, |lines| records(lines) >= wanted)
-        .unwrap();
+    let enough = |lines: &[String]| records(lines) >= wanted;
+    if let Err(e) = member.wait_for("its records", WAIT, enough) {
+        panic!("{} of {wanted}: {e}", member.records());
+    }
     until("it commits them", || job.covers(job.records_but_of(held)));
     thread::sleep(LOOK_ON);
     let lines = member.close().unwrap();
