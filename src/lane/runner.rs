@@ -86,7 +86,8 @@ pub struct Runner<L, H: Handler<L>> {
     /// The records of the call that is being made.
     held: Vec<Stretch<L>>,
     sealing: Vec<u32>,
-    walk_first: bool,
+    /// Counts the times that something stopped the start of records.
+    stops: u32,
     /// Since when the group at the front is at hand.
     walk_began: Option<Now>,
     /// The last group given back: since when it was at hand, and how many records it had.
@@ -141,7 +142,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
             lates: Vec::new(),
             held: Vec::new(),
             sealing: Vec::new(),
-            walk_first: false,
+            stops: 1,
             walk_began: None,
             walked: None,
             pace: 0,
@@ -276,7 +277,8 @@ impl<L, H: Handler<L>> Runner<L, H> {
     }
 
     /// Lanes that wait and the next group, in turns: where permits are short neither may starve
-    /// the other.
+    /// the other. What waits came before what a group brings, so it mostly goes first: a lane with
+    /// much to do is what takes longest.
     fn start(
         &mut self,
         cx: &mut Context<'_>,
@@ -285,13 +287,14 @@ impl<L, H: Handler<L>> Runner<L, H> {
         walked: &mut Option<Group<L>>,
     ) -> Option<Stop> {
         let mut stop = None;
-        for walk in [self.walk_first, !self.walk_first] {
+        let walk_first = self.stops.is_multiple_of(4);
+        for walk in [walk_first, !walk_first] {
             stop = match walk {
                 true => self.walk_next(cx, now, may_start, walked),
                 false => self.start_waiting(cx, now, may_start),
             };
             if stop.is_some() {
-                self.walk_first = !self.walk_first;
+                self.stops = self.stops.wrapping_add(1);
                 break;
             }
         }
