@@ -58,8 +58,8 @@ pub use outcome::{
 };
 pub use permits::Permits;
 pub use retry::{Attempt, Exhausted, Retry, RetryFn, Tried, Why};
-pub use runner::{Recall, Runner, RunnerConfig, Running};
-pub use watch::{WATCHED_MAX, Watch};
+pub use runner::{Recall, Runner, RunnerConfig};
+pub use watch::{Running, WATCHED_MAX, Watch};
 
 /// A lane's number. It means nothing outside the subscription, nor in another life of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -13,7 +13,7 @@ use super::group::{Cut, Group, Late, Parcel, RunResult, Stretch};
 use super::outcome::{Handler, Outcome, Outcomes, TakenRecord};
 use super::permits::{Permits, Seat};
 use super::slots::{End, Slots, Started};
-use super::watch::{Watch, attempt_of};
+use super::watch::{Running, Watch, attempt_of};
 use super::{Done, LaneId};
 use crate::ids::LeaseId;
 use crate::time::Now;
@@ -44,21 +44,6 @@ pub struct RunnerConfig {
     pub clock: Option<NowFn>,
     /// Where every Runner shows what it runs.
     pub watch: Arc<Watch>,
-}
-
-/// A handler call that has not ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Running {
-    /// The lease of its first record.
-    pub lease: LeaseId,
-    /// Its first record.
-    pub ordinal: u64,
-    /// Its lane.
-    pub lane: LaneId,
-    /// Which run of the record it is, from 1.
-    pub attempt: u32,
-    /// When it began.
-    pub since: Now,
 }
 
 /// Runs the records of groups through a handler. One for each executor.

@@ -12,9 +12,8 @@ use super::group::{RunResult, Stretch};
 use super::outcome::{
     Handler, HandlerError, IntoOutcomes, Outcome, Outcomes, Panicked, Taken, TimedOut,
 };
-use super::runner::Running;
 use super::wake::{SlotWake, WakeList};
-use super::watch::{Board, attempt_of};
+use super::watch::{Board, Running, attempt_of};
 use crate::ids::LeaseId;
 use crate::time::Now;
 

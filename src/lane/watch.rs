@@ -7,9 +7,23 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::LaneId;
 use super::group::Stretch;
 use super::retry::Tried;
-use super::runner::Running;
 use crate::ids::LeaseId;
 use crate::time::Now;
+
+/// A handler call that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// The lease of its first record.
+    pub lease: LeaseId,
+    /// Its first record.
+    pub ordinal: u64,
+    /// Its lane.
+    pub lane: LaneId,
+    /// Which run of the record it is, from 1.
+    pub attempt: u32,
+    /// When it began.
+    pub since: Now,
+}
 
 /// The calls of all Runners of a subscription that have not ended.
 ///
