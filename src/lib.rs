@@ -53,6 +53,9 @@ pub mod commit;
 pub mod engine;
 pub mod error;
 pub mod fetch;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod group;
 pub mod handler;
 pub mod ids;

@@ -266,7 +266,8 @@ fn breaches(files: &[Source]) -> Vec<String> {
     wrong
 }
 
-/// Marks the files that are declared `#[cfg(test)] mod name;`, and all in their folders.
+/// Marks the files that are declared `#[cfg(test)] mod name;` (or for tests and fuzzing), and all in
+/// their folders.
 fn mark_tests(files: &mut [Source]) {
     let mut tests = BTreeSet::new();
     for file in files.iter().filter(|f| f.path.starts_with("src/")) {
@@ -283,7 +284,9 @@ fn mark_tests(files: &mut [Source]) {
             if let (true, Some(name)) = (gated, name) {
                 tests.insert(format!("{folder}/{name}"));
             }
-            gated = line.starts_with("#[cfg(") && line.contains("test");
+            // Other attributes may stand between the gate and the module.
+            gated = (line.starts_with("#[cfg(") && line.contains("test"))
+                || (gated && line.starts_with("#["));
         }
     }
     for file in files {

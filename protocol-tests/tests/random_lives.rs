@@ -29,7 +29,8 @@ fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-struct Dice(u64);
+/// Numbers of a seed; under the fuzzer its bytes come first.
+struct Dice(u64, std::vec::IntoIter<u8>);
 
 impl Dice {
     fn roll(&mut self) -> u64 {
@@ -39,7 +40,12 @@ impl Dice {
 
     /// From 0 to `n - 1`.
     fn below(&mut self, n: u64) -> u64 {
-        self.roll() % n
+        let mut byte = || self.1.next().map(u64::from);
+        match byte() {
+            Some(low) if n <= 256 => low % n,
+            Some(low) => (low | byte().unwrap_or(0) << 8) % n,
+            None => self.roll() % n,
+        }
     }
 
     fn between(&mut self, from: u64, to: u64) -> u64 {
@@ -174,7 +180,10 @@ fn settings(world: &World, dice: &mut Dice) -> Config {
 
 impl Life {
     fn begin(seed: u64, gentle: bool) -> Life {
-        let mut dice = Dice(mix(seed));
+        Life::with(Dice(mix(seed), Vec::new().into_iter()), seed, gentle)
+    }
+
+    fn with(mut dice: Dice, seed: u64, gentle: bool) -> Life {
         let nodes = dice.between(1, 3) as i32;
         let partitions = dice.between(1, 8) as i32;
         let mut world = World::with_topic(nodes, partitions, seed);
@@ -602,8 +611,21 @@ impl Life {
     }
 }
 
+/// The same by the fuzzer's bytes, of which the first says whether the life is a gentle one.
+#[cfg(fuzzing)]
+pub fn fuzz(bytes: &[u8]) {
+    if let Some((first, rest)) = bytes.split_first() {
+        let seed = u64::from(first >> 1);
+        let dice = Dice(mix(seed), rest.to_vec().into_iter());
+        run(Life::with(dice, seed, first & 1 != 0), seed);
+    }
+}
+
 fn live(seed: u64, gentle: bool) {
-    let mut life = Life::begin(seed, gentle);
+    run(Life::begin(seed, gentle), seed);
+}
+
+fn run(mut life: Life, seed: u64) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| life.run())) {
         let s = &life.settings;
         let tail = life.deeds.len().saturating_sub(40);

@@ -28,7 +28,7 @@ mod answer;
 mod lease;
 mod load;
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod property;
 #[cfg(test)]
 mod tests;
@@ -47,6 +47,8 @@ use crate::wire::{Request, Response};
 pub use action::{CommitAction, CommitNotice};
 use lease::Lease;
 pub use lease::{Answer, Committed, Progress};
+#[cfg(fuzzing)]
+pub(crate) use property::fuzz;
 
 /// Settings of a [`Commit`].
 #[derive(Clone, Debug)]

@@ -520,6 +520,18 @@ fn cut() -> Error {
 /// Shorter than the pause between two keep-alives, longer than every other.
 const WELL: Duration = Duration::from_secs(60);
 
+/// The same by the fuzzer's bytes.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Some(ops) = crate::fuzzing::draw(bytes, &prop::collection::vec(op(), 1..120)) {
+        let mut model = Model::new();
+        for op in &ops {
+            model.apply(op);
+        }
+        model.finish();
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -42,6 +42,9 @@ pub use protocol::{
     Assignment, PROTOCOL_TYPE, Subscription, Unread, decode_assignment, decode_subscription,
     encode_assignment, encode_subscription,
 };
+#[cfg(fuzzing)]
+pub(crate) use tests::fuzz;
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(fuzzing, allow(dead_code, unused_imports))]
 mod tests;

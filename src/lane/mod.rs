@@ -39,7 +39,8 @@ mod permits;
 mod retry;
 mod runner;
 mod slots;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(fuzzing, allow(dead_code, unused_imports))]
 mod tests;
 mod wake;
 mod watch;
@@ -59,6 +60,8 @@ pub use outcome::{
 pub use permits::Permits;
 pub use retry::{Attempt, Exhausted, Retry, RetryFn, Tried, Why};
 pub use runner::{Recall, Runner, RunnerConfig};
+#[cfg(fuzzing)]
+pub(crate) use tests::fuzz;
 pub use watch::{Running, WATCHED_MAX, Watch};
 
 /// A lane's number. It means nothing outside the subscription, nor in another life of it.

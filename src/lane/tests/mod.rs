@@ -8,3 +8,6 @@ mod outcomes;
 mod per_key;
 mod scenarios;
 mod world;
+
+#[cfg(fuzzing)]
+pub(crate) use model::fuzz;

@@ -179,6 +179,15 @@ fn drive(config: &LanesConfig, ops: Vec<Op>) {
     world.finish();
 }
 
+/// The same by the fuzzer's bytes.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let strategy = (config(), prop::collection::vec(op(), 1..120));
+    if let Some((config, ops)) = crate::fuzzing::draw(bytes, &strategy) {
+        drive(&config, ops);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(256), failure_persistence: None, ..ProptestConfig::default() })]
 

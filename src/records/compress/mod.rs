@@ -70,7 +70,7 @@ impl Decoder {
 
     /// Decompresses a records section into a buffer of exactly its size. An uncompressed one is
     /// handed through; an empty one is empty under any codec, as brokers that compact write it.
-    pub(super) fn inflate(
+    pub(crate) fn inflate(
         &mut self,
         codec: Compression,
         section: Bytes,
@@ -81,7 +81,7 @@ impl Decoder {
 
     /// As [`inflate`](Self::inflate), for the value of a compressed message of format 0 or 1:
     /// LZ4's frame header may have the checksum that Kafka wrote before 0.10 (KAFKA-3160).
-    pub(super) fn inflate_messages(
+    pub(crate) fn inflate_messages(
         &mut self,
         codec: Compression,
         value: Bytes,
@@ -141,7 +141,7 @@ impl Encoder {
     }
 
     /// Appends `section`, compressed, to `out`.
-    pub(super) fn deflate(
+    pub(crate) fn deflate(
         &mut self,
         codec: Compression,
         section: &[u8],
