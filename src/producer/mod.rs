@@ -7,6 +7,7 @@ use crate::runtime::{ASKS_MAX, Ask, Clock, Driver, EventHub, Inbox, IoThread, to
 use crate::subscription::Kafka;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::Instrument;
 
@@ -66,7 +67,8 @@ impl Kafka {
         let engine = Engine::new(config, clock.now());
         // No handlers: nothing ever comes out of here.
         let (_, done) = mpsc::unbounded_channel();
-        let (asks, asked) = mpsc::channel(ASKS_MAX);
+        // Whoever has room has a place here too, so a record is on its way by its first poll.
+        let (asks, asked) = mpsc::channel((ROOM_BYTES / RECORD_BYTES_MIN) as usize + ASKS_MAX);
         // Nobody listens to its events; the log has them.
         let events = (None, Arc::new(EventHub::default()));
         let way = self.way()?;
@@ -92,7 +94,9 @@ impl Kafka {
 
 impl Producer {
     /// Writes a record, and returns once it is written. Records of one partition are written in the
-    /// order in which their calls were first polled.
+    /// order in which their calls were first polled, as long as there is room; calls that wait for
+    /// room get it in that order, and go on as each is polled again. Where order matters beyond
+    /// that, await one call before the next.
     ///
     /// Dropping the future does not take the record back.
     ///
@@ -108,11 +112,20 @@ impl Producer {
         }
         let size = u32::try_from(record.size_bytes()).unwrap_or(u32::MAX);
         let size = size.clamp(RECORD_BYTES_MIN, ROOM_BYTES);
-        let room = self.room.clone().acquire_many_owned(size).await;
-        let room = room.map_err(|_| over())?;
+        // First without waiting: a task that has used up its budget is made to wait by tokio though
+        // there is room, and calls that were polled later would overtake this one.
+        let room = match self.room.clone().try_acquire_many_owned(size) {
+            Ok(room) => room,
+            Err(_) => {
+                let room = self.room.clone().acquire_many_owned(size).await;
+                room.map_err(|_| over())?
+            }
+        };
         let (tx, rx) = oneshot::channel();
         let ask = Ask::Record(record, room, tx);
-        self.asks.send(ask).await.map_err(|_| over())?;
+        if let Err(TrySendError::Full(ask)) = self.asks.try_send(ask) {
+            self.asks.send(ask).await.map_err(|_| over())?;
+        }
         rx.await.map_err(|_| over())?
     }
 
