@@ -139,6 +139,11 @@ pub enum Command {
     },
     /// Commit what has settled now; the reply comes when the broker has acknowledged it.
     CommitNow,
+    /// Give reserved partitions back to the group's sharing.
+    Release {
+        /// Which.
+        partitions: Vec<TopicPartition>,
+    },
     /// Hand out no more records of these until they are resumed.
     Pause {
         /// Of which partitions.

@@ -39,6 +39,7 @@ impl Engine {
         let waiting = match command {
             Command::CommitNow => &self.commit_waiters,
             Command::Drain | Command::Close { .. } => &self.closers,
+            Command::Release { partitions } => return self.release_reserved(now, id, &partitions),
             _ => return self.steer(now, id, command),
         };
         let too_many = waiting.len() >= COMMANDS_MAX;
@@ -76,6 +77,20 @@ impl Engine {
             }
             _ => {}
         }
+    }
+
+    fn release_reserved(&mut self, now: Now, id: CommandId, partitions: &[TopicPartition]) {
+        let released = match &mut self.group {
+            Some(group) => group.release_reserved(now, partitions),
+            None => false,
+        };
+        let result = match released {
+            true => Ok(()),
+            false => Err(Error::misuse(
+                "release: none of these partitions is reserved, as far as this member has heard",
+            )),
+        };
+        self.actions.push_back(Action::Reply { id, result });
     }
 
     fn commit_now(&mut self, now: Now, id: CommandId) {

@@ -240,6 +240,10 @@ pub struct Config {
     pub custom_assignor: Option<CustomAssignor>,
     /// What we offer the group, most wanted first.
     pub assignors: Vec<AssignorKind>,
+    /// Partitions to be kept out of the group's sharing.
+    pub reserve: Vec<TopicPartition>,
+    /// Whether this member reads what it reserves, and nothing else.
+    pub direct: bool,
     /// How the group's members come to their partitions.
     pub group_protocol: GroupProtocol,
     /// With the new protocol: the broker's assignor that is wanted; none: its own choice.
@@ -311,6 +315,8 @@ impl Config {
             drain_max: Duration::from_secs(60),
             assignors: vec![AssignorKind::Range, AssignorKind::CooperativeSticky],
             custom_assignor: None,
+            reserve: Vec::new(),
+            direct: false,
             group_protocol: GroupProtocol::Classic,
             server_assignor: None,
             instance_id: None,

@@ -70,6 +70,19 @@ impl Engine {
                 true,
                 format!("the assignor set with .assignor gives {partitions} partitions to nobody"),
             ),
+            GroupEvent::ReservationsIgnored { partitions } => {
+                let first = partitions.first().map(ToString::to_string);
+                let words = "the group's leader is of another make and shares out what is \
+                             reserved: let members of Laneway alone join the group";
+                let n = partitions.len();
+                (
+                    true,
+                    format!(
+                        "{words} ({n} partitions, {} first)",
+                        first.unwrap_or_default()
+                    ),
+                )
+            }
             GroupEvent::EpochRefused { epoch } => (
                 true,
                 format!("the coordinator answered with member epoch {epoch}, which cannot be"),

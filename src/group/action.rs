@@ -114,6 +114,11 @@ pub enum GroupEvent {
         /// How many.
         partitions: usize,
     },
+    /// The group's leader is of another make and shares out what is reserved.
+    ReservationsIgnored {
+        /// In order.
+        partitions: Vec<TopicPartition>,
+    },
     /// The coordinator answered with an epoch that cannot be; the answer was passed over.
     EpochRefused {
         /// What it said.

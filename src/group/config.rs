@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::assign::CustomAssignor;
 use crate::error::Error;
+use crate::ids::TopicPartition;
 
 /// A way to share partitions out. The group uses the one that all members know and most prefer.
 ///
@@ -133,6 +134,12 @@ pub struct GroupConfig {
     pub assignors: Vec<AssignorKind>,
     /// The user's own way, wanted before those. Default: none.
     pub custom: Option<CustomAssignor>,
+    /// Partitions to be kept out of the sharing; of our own assignors only. Default: none.
+    pub reserve: Vec<TopicPartition>,
+    /// Whether this member reads what it reserves, and nothing else.
+    pub direct: bool,
+    /// By which name it reserves.
+    pub owner: Arc<str>,
     /// The name of a static member (KIP-345). Default: none.
     pub instance_id: Option<Arc<str>>,
     /// Whether leaving tells the group. Default: a static member stays, any other leaves, as
@@ -166,6 +173,9 @@ impl GroupConfig {
             leave_timeout: Duration::from_secs(5),
             assignors: vec![AssignorKind::Range, AssignorKind::CooperativeSticky],
             custom: None,
+            reserve: Vec::new(),
+            direct: false,
+            owner: Arc::from(""),
             instance_id: None,
             on_close: None,
             retry_backoff: Duration::from_millis(100),
@@ -205,6 +215,20 @@ impl GroupConfig {
         }
         if self.drain_timeout >= self.rebalance_timeout {
             return refuse("drain_timeout is not below rebalance_timeout: lower it to half");
+        }
+        if !self.reserve.is_empty() {
+            if self.protocol == GroupProtocol::Consumer {
+                return refuse(
+                    "reserve is of the classic protocol: with GroupProtocol::Consumer the broker \
+                     assigns, and knows no reservations; use GroupProtocol::Classic",
+                );
+            }
+            if self.custom.is_some() {
+                return refuse("reserve works with Laneway's assignors: leave .assignor out");
+            }
+            if self.reserve.iter().any(|tp| tp.partition < 0) {
+                return refuse("reserve names a partition with a negative number");
+            }
         }
         if let Some(id) = &self.instance_id {
             check_instance_id(id)?;

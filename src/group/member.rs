@@ -80,6 +80,14 @@ impl Member {
         either!(self, m => m.released(now, partitions));
     }
 
+    /// Gives reserved partitions back to the sharing; false where none of them was reserved.
+    pub fn release_reserved(&mut self, now: Now, partitions: &[TopicPartition]) -> bool {
+        match self {
+            Member::Classic(m) => m.release_reserved(now, partitions),
+            Member::Consumer(_) => false,
+        }
+    }
+
     /// Leaves the group, as the settings say.
     pub fn leave(&mut self, now: Now) {
         either!(self, m => m.leave(now));

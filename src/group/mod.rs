@@ -30,6 +30,7 @@ mod membership;
 mod note;
 mod pattern;
 mod protocol;
+mod reserve;
 
 pub use action::{GroupAction, GroupEvent, GroupLink, MemberRef, Phase, Unreadable};
 pub use assign::{AssignMember, Assignor, CustomAssignor, Shares};

@@ -1,38 +1,70 @@
-//! What leaders of our make write into the user data of assignments, for themselves and their
-//! successors. Other makes pass it over.
+//! What members of our make tell each other in the user data of subscriptions and assignments.
+//! Other makes pass it over.
 //!
 //! ```text
 //!   "lnwy" 1   then sections: tag u8, length u32, bytes; unknown tags are skipped
 //!   tag 1, the view: count u32, then each topic: length u16, name, partitions i32
+//!   tag 2, reservations: count u32, then each: topic, partition i32, owner, epoch u32, released u8
+//!   tag 3, what the member reads directly: count u32, then each: topic, partition i32
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+
+use super::reserve::{Reservation, Reservations};
+use crate::ids::TopicPartition;
 
 /// What an assignment's user data says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Note {
     /// How many partitions each topic had when the shares were made.
     pub view: BTreeMap<Arc<str>, i32>,
+    /// Partitions that are kept out of the sharing.
+    pub reservations: Reservations,
+    /// The reserved partitions that the member itself reads; it gets no others.
+    pub direct: BTreeSet<TopicPartition>,
 }
 
 impl Note {
     /// `None` where there is nothing to say.
     pub fn encode(&self) -> Option<Bytes> {
-        if self.view.is_empty() {
+        if *self == Note::default() {
             return None;
         }
         let mut out = BytesMut::new();
         out.put_slice(MAGIC);
-        let mut view = BytesMut::new();
-        view.put_u32(u32::try_from(self.view.len()).ok()?);
-        for (topic, count) in &self.view {
-            put_name(&mut view, topic)?;
-            view.put_i32(*count);
+        if !self.view.is_empty() {
+            let mut view = BytesMut::new();
+            view.put_u32(u32::try_from(self.view.len()).ok()?);
+            for (topic, count) in &self.view {
+                put_name(&mut view, topic)?;
+                view.put_i32(*count);
+            }
+            put_section(&mut out, VIEW, &view)?;
         }
-        put_section(&mut out, VIEW, &view)?;
+        if !self.reservations.0.is_empty() {
+            let mut words = BytesMut::new();
+            words.put_u32(u32::try_from(self.reservations.0.len()).ok()?);
+            for (tp, word) in &self.reservations.0 {
+                put_name(&mut words, &tp.topic)?;
+                words.put_i32(tp.partition);
+                put_name(&mut words, &word.owner)?;
+                words.put_u32(word.epoch);
+                words.put_u8(u8::from(word.released));
+            }
+            put_section(&mut out, RESERVATIONS, &words)?;
+        }
+        if !self.direct.is_empty() {
+            let mut direct = BytesMut::new();
+            direct.put_u32(u32::try_from(self.direct.len()).ok()?);
+            for tp in &self.direct {
+                put_name(&mut direct, &tp.topic)?;
+                direct.put_i32(tp.partition);
+            }
+            put_section(&mut out, DIRECT, &direct)?;
+        }
         Some(out.freeze())
     }
 
@@ -40,12 +72,17 @@ impl Note {
     /// own size.
     pub fn decode(bytes: &[u8]) -> Note {
         let mut note = Note::default();
-        let Some(mut rest) = bytes.strip_prefix(MAGIC) else {
+        // The cooperative assignor has its generation in front.
+        let after = bytes.get(4..).and_then(|rest| rest.strip_prefix(MAGIC));
+        let Some(mut rest) = bytes.strip_prefix(MAGIC).or(after) else {
             return note;
         };
         while let Some((tag, section)) = take_section(&mut rest) {
-            if tag == VIEW {
-                note.view = read_view(section).unwrap_or_default();
+            match tag {
+                VIEW => note.view = read_view(section).unwrap_or_default(),
+                RESERVATIONS => note.reservations = read_words(section).unwrap_or_default(),
+                DIRECT => note.direct = read_direct(section).unwrap_or_default(),
+                _ => {}
             }
         }
         note
@@ -62,6 +99,39 @@ fn read_view(mut section: &[u8]) -> Option<BTreeMap<Arc<str>, i32>> {
         view.insert(topic, partitions);
     }
     Some(view)
+}
+
+fn read_words(mut section: &[u8]) -> Option<Reservations> {
+    let count = take_u32(&mut section)?;
+    let mut words = Reservations::default();
+    for _ in 0..count {
+        let tp = take_partition(&mut section)?;
+        let owner = take_name(&mut section)?;
+        let epoch = take_u32(&mut section)?;
+        let [released] = take::<1>(&mut section)?;
+        let word = Reservation {
+            owner,
+            epoch,
+            released: released != 0,
+        };
+        words.0.insert(tp, word);
+    }
+    Some(words)
+}
+
+fn read_direct(mut section: &[u8]) -> Option<BTreeSet<TopicPartition>> {
+    let count = take_u32(&mut section)?;
+    let mut direct = BTreeSet::new();
+    for _ in 0..count {
+        direct.insert(take_partition(&mut section)?);
+    }
+    Some(direct)
+}
+
+fn take_partition(section: &mut &[u8]) -> Option<TopicPartition> {
+    let topic = take_name(section)?;
+    let partition = i32::from_be_bytes(take::<4>(section)?);
+    Some(TopicPartition::new(topic, partition))
 }
 
 fn put_section(out: &mut BytesMut, tag: u8, section: &[u8]) -> Option<()> {
@@ -104,6 +174,8 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
 
 const MAGIC: &[u8] = b"lnwy\x01";
 const VIEW: u8 = 1;
+const RESERVATIONS: u8 = 2;
+const DIRECT: u8 = 3;
 
 #[cfg(test)]
 mod tests {
@@ -111,13 +183,24 @@ mod tests {
 
     fn note() -> Note {
         let view = [("a", 3), ("topic", 0)].map(|(t, n)| (Arc::from(t), n));
-        Note { view: view.into() }
+        let tp = TopicPartition::new("topic", 4);
+        let mut reservations = Reservations::default();
+        reservations.reserve(&tp, &Arc::from("till-7"));
+        reservations.reserve(&TopicPartition::new("a", 0), &Arc::from("x"));
+        reservations.release(&TopicPartition::new("a", 0));
+        Note {
+            view: view.into(),
+            reservations,
+            direct: [tp].into(),
+        }
     }
 
     #[test]
     fn what_is_written_is_read() {
         let bytes = note().encode().unwrap();
         assert_eq!(Note::decode(&bytes), note());
+        let behind = [&7_i32.to_be_bytes()[..], &bytes].concat();
+        assert_eq!(Note::decode(&behind), note());
         assert_eq!(Note::default().encode(), None);
     }
 
@@ -135,13 +218,14 @@ mod tests {
     fn damage_is_bounded() {
         let bytes = note().encode().unwrap();
         for cut in 0..bytes.len() {
-            assert!(Note::decode(&bytes[..cut]).view.is_empty());
+            assert!(Note::decode(&bytes[..cut]).direct.is_empty());
         }
         for at in 0..bytes.len() {
             for bit in 0..8 {
                 let mut damaged = bytes.to_vec();
                 damaged[at] ^= 1 << bit;
-                assert!(Note::decode(&damaged).view.len() <= 2);
+                let read = Note::decode(&damaged);
+                assert!(read.view.len() <= 2 && read.reservations.0.len() <= 2);
             }
         }
         assert_eq!(Note::decode(b""), Note::default());

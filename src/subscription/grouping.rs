@@ -1,9 +1,10 @@
 //! How a subscription takes part in its group.
 
-use super::{Interest, Subscription};
+use super::Subscription;
 use crate::engine::Source;
 use crate::error::Error;
 use crate::group::{Assignor, AssignorKind, CustomAssignor, GroupConfig, GroupProtocol, OnClose};
+use crate::ids::TopicPartition;
 use std::sync::Arc;
 
 impl Subscription {
@@ -66,6 +67,30 @@ impl Subscription {
         self
     }
 
+    /// Keeps these partitions of `topic` out of the group's sharing: no member is given them, until
+    /// [`Running::release`](super::Running::release) or until the whole group has stopped. That is
+    /// for a reader of another kind; one of Laneway's says
+    /// [`Partitions::reserved`](super::Partitions::reserved) instead, and is given them. Of the
+    /// classic protocol, with Laneway's own assignors.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// let subscription = Kafka::new(["localhost:9092"])
+    ///     .subscribe(Topics::named(["payments"]).group("billing"))
+    ///     .reserve("payments", [4]);
+    /// ```
+    pub fn reserve(
+        mut self,
+        topic: impl Into<Arc<str>>,
+        partitions: impl IntoIterator<Item = i32>,
+    ) -> Self {
+        let topic = topic.into();
+        let partitions = partitions.into_iter();
+        let partitions = partitions.map(|p| TopicPartition::new(topic.clone(), p));
+        self.config.reserve.extend(partitions);
+        self
+    }
+
     /// How the group's members come to their partitions: [`GroupProtocol::Classic`] by default.
     /// A group may change over member by member, in either direction, where the brokers allow it
     /// (`group.consumer.migration.policy`).
@@ -123,7 +148,10 @@ impl Subscription {
             Source::Topics { group, .. } | Source::Pattern { group, .. } => group.clone(),
             Source::Partitions { .. } | Source::Nothing => return self.check_no_membership(),
         };
-        debug_assert!(matches!(self.what, Interest::Topics(_)));
+        if !self.what.reserved().is_empty() {
+            self.config.reserve = self.what.reserved().to_vec();
+            self.config.direct = true;
+        }
         let mut settings = GroupConfig::new(group);
         if self.config.custom_assignor.is_some() && !self.assignors_listed {
             self.config.assignors.clear();
@@ -143,6 +171,8 @@ impl Subscription {
         }
         settings.instance_id.clone_from(&self.config.instance_id);
         settings.assignors.clone_from(&self.config.assignors);
+        settings.protocol = self.config.group_protocol;
+        settings.reserve.clone_from(&self.config.reserve);
         settings.custom.clone_from(&self.config.custom_assignor);
         settings.check()
     }
@@ -155,6 +185,7 @@ impl Subscription {
             (_, Some(_), _) => "on_close",
             (.., GroupProtocol::Consumer) => "group_protocol",
             _ if c.server_assignor.is_some() => "server_assignor",
+            _ if !c.reserve.is_empty() => "reserve",
             _ => return Ok(()),
         };
         Err(Error::misuse(format!(

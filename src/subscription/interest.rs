@@ -89,6 +89,7 @@ impl Topics {
 pub struct Partitions {
     partitions: Vec<TopicPartition>,
     group: Option<Arc<str>>,
+    reserved: bool,
 }
 
 impl Partitions {
@@ -102,7 +103,32 @@ impl Partitions {
         Partitions {
             partitions,
             group: None,
+            reserved: false,
         }
+    }
+
+    /// As [`Partitions::offsets_in`]; with [`Partitions::reserved`] also the group that is joined.
+    #[must_use]
+    pub fn group(mut self, group: impl Into<Arc<str>>) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+
+    /// Joins the group as a member that is given exactly these partitions: the others share out
+    /// the rest, and take none of these, also when this reader dies, until
+    /// [`Running::release`](super::Running::release) or until the whole group has stopped. All
+    /// members must be Laneway's, with its own assignors and the classic protocol: a leader of
+    /// another make does not know of it, which is warned of.
+    ///
+    /// ```
+    /// use laneway::{Kafka, Partitions};
+    /// let direct = Kafka::new(["localhost:9092"])
+    ///     .subscribe(Partitions::of("payments", [4]).group("billing").reserved());
+    /// ```
+    #[must_use]
+    pub fn reserved(mut self) -> Self {
+        self.reserved = true;
+        self
     }
 
     /// Keeps offsets under this group id. The group must have no members: brokers refuse such
@@ -169,10 +195,27 @@ impl Interest {
                     },
                 }
             }
+            Interest::Partitions(p) if p.reserved => {
+                let mut topics: Vec<_> = p.partitions.iter().map(|p| p.topic.clone()).collect();
+                topics.sort();
+                topics.dedup();
+                Source::Topics {
+                    topics,
+                    group: p.group.unwrap_or_default(),
+                }
+            }
             Interest::Partitions(p) => Source::Partitions {
                 partitions: p.partitions,
                 group: p.group,
             },
+        }
+    }
+
+    /// What a direct reader reserves.
+    pub(super) fn reserved(&self) -> &[TopicPartition] {
+        match self {
+            Interest::Partitions(p) if p.reserved => &p.partitions,
+            _ => &[],
         }
     }
 
@@ -217,6 +260,11 @@ impl Interest {
                 if p.partitions.is_empty() {
                     return Err(Error::misuse(
                         "no partitions: give Partitions::of at least one",
+                    ));
+                }
+                if p.reserved && p.group.as_ref().is_none_or(|g| g.is_empty()) {
+                    return Err(Error::misuse(
+                        "no group: Partitions::of(..).reserved() joins one; add .group(\"name\")",
                     ));
                 }
                 if p.partitions.iter().any(|p| p.partition < 0) {

@@ -183,6 +183,22 @@ impl Running {
         self.command(Command::CommitNow).await
     }
 
+    /// Gives reserved partitions of `topic` back to the group's sharing, whoever reserved them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Misuse`] where none of them is reserved, as far as this member has heard.
+    pub async fn release(
+        &self,
+        topic: impl Into<std::sync::Arc<str>>,
+        partitions: impl IntoIterator<Item = i32>,
+    ) -> Result<(), Error> {
+        let topic = topic.into();
+        let partitions = partitions.into_iter();
+        let partitions = partitions.map(|p| crate::ids::TopicPartition::new(topic.clone(), p));
+        let partitions = partitions.collect();
+        self.command(Command::Release { partitions }).await
+    }
+
     /// Hands out no more records of these until [`Running::resume`]: of everything
     /// ([`Scope::All`]), of a topic (`"payments"`) or of a partition (`("payments", 3)`).
     ///

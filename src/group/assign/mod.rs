@@ -56,7 +56,7 @@ pub fn assign(
 }
 
 /// As [`assign`], and `reserved` partitions go to nobody.
-pub(super) fn assign_but(
+pub(in crate::group) fn assign_but(
     kind: AssignorKind,
     counts: &BTreeMap<Arc<str>, i32>,
     members: &[AssignMember],

@@ -74,12 +74,13 @@ impl Membership {
     }
 
     /// Our metadata, once for each assignor.
-    pub(super) fn protocols(&self) -> Result<Vec<(Arc<str>, Bytes)>, Error> {
+    pub(super) fn protocols(&mut self) -> Result<Vec<(Arc<str>, Bytes)>, Error> {
         let topics: Vec<_> = self.said.topics.iter().cloned().collect();
         let owned: Vec<_> = self.said.owned.iter().cloned().collect();
         let generation = self.current.as_ref().map_or(-1, |c| c.generation);
         let mut protocols = Vec::new();
         let mut size = 0;
+        let note = self.note_of_join().encode().unwrap_or_default();
         if let Some(custom) = &self.cfg.custom {
             let user_data = custom.user_data(&self.said.topics)?;
             let bytes = encode_subscription(&topics, &owned, generation, user_data)?;
@@ -88,9 +89,12 @@ impl Membership {
         }
         for kind in &self.cfg.assignors {
             // Leaders that read versions 0 and 1 only look for the generation here.
-            let user_data = kind
-                .cooperative()
-                .then(|| Bytes::copy_from_slice(&generation.to_be_bytes()));
+            let mut user_data = Vec::new();
+            if kind.cooperative() {
+                user_data.extend_from_slice(&generation.to_be_bytes());
+            }
+            user_data.extend_from_slice(&note);
+            let user_data = (!user_data.is_empty()).then(|| Bytes::from(user_data));
             let bytes = encode_subscription(&topics, &owned, generation, user_data)?;
             size += bytes.len();
             protocols.push((Arc::from(kind.name()), bytes));
@@ -192,6 +196,7 @@ impl Membership {
         let partitions = match decode_assignment(&answer.assignment) {
             Ok(assignment) => {
                 let note = Note::decode(assignment.user_data.as_deref().unwrap_or_default());
+                self.note_reservations(&note.reservations);
                 for (topic, count) in round.view.iter_mut().flatten() {
                     *count = count.or(note.view.get(topic).copied());
                 }
@@ -204,7 +209,7 @@ impl Membership {
         };
         let assigned = partitions
             .into_iter()
-            .filter(|tp| tp.partition >= 0)
+            .filter(|tp| tp.partition >= 0 && self.is_wanted(tp))
             .collect();
         self.complete(now, round, assigned);
     }

@@ -1,13 +1,11 @@
 //! The leader's part: reads what the members want, and shares out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::super::action::{GroupAction, GroupEvent, Unreadable};
-use super::super::assign::{AssignMember, Shares, assign};
+use super::super::assign::{AssignMember, Shares};
 use super::super::note::Note;
 use super::super::protocol::{decode_subscription, encode_assignment_with};
 use super::{Membership, Round, State, too_large};
@@ -52,6 +50,7 @@ impl Membership {
     /// Reads what the members want; one that cannot be read wants nothing.
     pub(super) fn read_members(&mut self, members: Vec<JoinGroupMember>) -> Vec<AssignMember> {
         let mut read: Vec<AssignMember> = Vec::with_capacity(members.len());
+        self.forget_direct();
         let mut seen = BTreeSet::new();
         for member in members {
             let member_id = member.member_id;
@@ -73,6 +72,8 @@ impl Membership {
                         generation => Some(generation),
                     };
                     found.owned = subscription.owned;
+                    let user_data = subscription.user_data.as_deref().unwrap_or_default();
+                    self.hear(&member_id, Note::decode(user_data));
                     found.user_data = subscription.user_data;
                     subscription.cut.then_some(Unreadable::Tail)
                 }
@@ -117,8 +118,15 @@ impl Membership {
             Err(e) => return self.fail(e),
         };
         for (member_id, share) in shared {
-            let note = (member_id == self.member_id).then(|| self.note_to_self(&round));
-            match encode_assignment_with(&share, note.flatten()) {
+            let note = Note {
+                view: match member_id == self.member_id {
+                    true => self.view_for_myself(&round),
+                    false => BTreeMap::new(),
+                },
+                reservations: self.reservations.clone(),
+                ..Note::default()
+            };
+            match encode_assignment_with(&share, note.encode()) {
                 Ok(bytes) => {
                     size += bytes.len() + member_id.len();
                     shares.push((member_id, bytes));
@@ -135,7 +143,7 @@ impl Membership {
     /// What each member gets, by the assignor of this round.
     fn share_out(&mut self, round: &Round, members: &[AssignMember]) -> Result<Shares, Error> {
         if let Some(kind) = round.kind {
-            return Ok(assign(kind, &self.counts, members));
+            return Ok(self.share_unreserved(kind, members));
         }
         let Some(custom) = &self.cfg.custom else {
             return Err(Error::bug("a round without an assignor"));
@@ -161,14 +169,11 @@ impl Membership {
     }
 
     /// For a static leader's next life: what these shares were made from.
-    fn note_to_self(&self, round: &Round) -> Option<Bytes> {
-        self.cfg.instance_id.as_ref()?;
+    fn view_for_myself(&self, round: &Round) -> BTreeMap<Arc<str>, i32> {
         let view = round.view.iter().flatten();
         let known = view.filter_map(|(topic, n)| Some((topic.clone(), (*n)?)));
-        Note {
-            view: known.collect(),
-        }
-        .encode()
+        let is_static = self.cfg.instance_id.is_some();
+        known.filter(|_| is_static).collect()
     }
 
     /// Where the leader was told to keep the shares, the first count of a topic is the one that

@@ -4,6 +4,7 @@ mod beat;
 mod join;
 mod leader;
 mod leaving;
+mod reserving;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use super::assign::AssignMember;
 use super::config::{AssignorKind, GroupConfig};
 use super::leases::Leases;
 use super::protocol::PROTOCOL_TYPE;
+use super::reserve::Reservations;
 use crate::error::{Error, ErrorKind};
 use crate::ids::{Token, TopicPartition};
 use crate::time::{Now, earliest};
@@ -53,6 +55,10 @@ pub struct Membership {
     after_drain: bool,
     /// What the next JoinGroup gives as its reason (KIP-800).
     reason: Option<&'static str>,
+    /// Partitions that are kept out of the sharing, as far as we have heard.
+    reservations: Reservations,
+    /// Leaders: who reads which of them directly.
+    direct: BTreeMap<Arc<str>, BTreeSet<TopicPartition>>,
     /// Whether the engine counts partitions for us as leader.
     watching: bool,
     /// A wish that came up while a join was out (KAFKA-9815: it must not get lost).
@@ -183,6 +189,8 @@ impl Membership {
             said: Said::default(),
             after_drain: false,
             reason: None,
+            reservations: Reservations::default(),
+            direct: BTreeMap::new(),
             watching: false,
             wish: None,
             beat: Beat {
@@ -225,6 +233,9 @@ impl Membership {
             return;
         }
         self.counts = counts;
+        if let Err(e) = self.check_reserved() {
+            return self.fail(e);
+        }
         self.fill_view();
         match &self.state {
             State::Assigning { .. } => self.try_assign(now, false),

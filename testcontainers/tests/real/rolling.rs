@@ -15,13 +15,21 @@ use crate::test;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        test!(a_rolling_restart_of_an_eager_group),
-        test!(a_rolling_restart_of_a_cooperative_group),
-        test!(a_rolling_restart_of_a_group_of_the_new_protocol),
+        slow(test!(a_rolling_restart_of_an_eager_group)),
+        slow(test!(a_rolling_restart_of_a_cooperative_group)),
+        slow(test!(a_rolling_restart_of_a_group_of_the_new_protocol)),
         test!(a_static_member_restarts_and_nobody_moves),
         test!(a_static_member_of_the_new_protocol_restarts_and_nobody_moves),
         test!(a_group_changes_over_to_the_new_protocol_and_back),
     ]
+}
+
+/// 200,000 records take a minute, and more where others work beside it.
+fn slow(test: Test) -> Test {
+    Test {
+        limit: Duration::from_secs(400),
+        ..test
+    }
 }
 
 const EAGER: &str = "assignors=range,cooperative-sticky";
@@ -45,7 +53,7 @@ fn a_rolling_restart_of_a_group_of_the_new_protocol() {
 /// replaced. Nothing is lost, no key runs in two places or out of order.
 fn rolling(hint: &str, protocol: &str) {
     let mut job = Job::new(Kafka::shared(), hint, 12, RECORDS / 4);
-    let settings = ["lanes=16", "work-us=6000", "commit-ms=200", protocol];
+    let settings = ["lanes=16", "work-us=20000", "commit-ms=200", protocol];
     let began = Instant::now();
     let mut running: Vec<(Member, PathBuf)> = Vec::new();
     let mut logs = Vec::new();
@@ -63,7 +71,7 @@ fn rolling(hint: &str, protocol: &str) {
         let leaving = Instant::now();
         assert_closed(&mut oldest);
         let (fresh, log) = job.member(name, &settings);
-        until("the new one works", || handled(&log) >= 200);
+        until("the new one works", || handled(&log) >= 50);
         pauses.push(leaving.elapsed());
         logs.push(log.clone());
         running.push((fresh, log));
