@@ -53,7 +53,13 @@ fn a_rolling_restart_of_a_group_of_the_new_protocol() {
 /// replaced. Nothing is lost, no key runs in two places or out of order.
 fn rolling(hint: &str, protocol: &str) {
     let mut job = Job::new(Kafka::shared(), hint, 12, RECORDS / 4);
-    let settings = ["lanes=16", "work-us=20000", "commit-ms=200", protocol];
+    let settings = [
+        "lanes=16",
+        "work-us=20000",
+        "commit-ms=200",
+        "end=close",
+        protocol,
+    ];
     let began = Instant::now();
     let mut running: Vec<(Member, PathBuf)> = Vec::new();
     let mut logs = Vec::new();
