@@ -4,7 +4,7 @@ use super::Draft;
 use super::security::{Pem, Protocol, pem_lines};
 use super::values::{at_least, boolean, bytes, iso_duration, list, millis, number};
 use crate::fetch::StartOffset;
-use crate::group::AssignorKind;
+use crate::group::{AssignorKind, GroupProtocol};
 use crate::wire::message::Isolation;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -77,6 +77,30 @@ pub(super) const KNOWN: &[Known] = &[
         |d, v| {
             let id: Arc<str> = v.into();
             d.set(move |c| c.instance_id = Some(id.clone()));
+            Ok(())
+        },
+    ),
+    set(
+        "group.protocol",
+        Both,
+        "`Subscription::group_protocol`",
+        |d, v| {
+            let protocol = match v.to_ascii_lowercase().as_str() {
+                "classic" => GroupProtocol::Classic,
+                "consumer" => GroupProtocol::Consumer,
+                _ => return Err("neither classic nor consumer".to_owned()),
+            };
+            d.set(move |c| c.group_protocol = protocol);
+            Ok(())
+        },
+    ),
+    set(
+        "group.remote.assignor",
+        Both,
+        "`Subscription::server_assignor`",
+        |d, v| {
+            let name: Arc<str> = v.into();
+            d.set(move |c| c.server_assignor = Some(name.clone()));
             Ok(())
         },
     ),

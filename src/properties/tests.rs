@@ -1,6 +1,6 @@
 use super::*;
 use crate::fetch::StartOffset;
-use crate::group::AssignorKind;
+use crate::group::{AssignorKind, GroupProtocol};
 use crate::wire::message::Isolation;
 use crate::{Error, ErrorKind, Kafka};
 use std::collections::BTreeSet;
@@ -81,6 +81,8 @@ fn what_java_and_librdkafka_call_it_is_set() {
     assert_eq!(java.idle_max, secs(540));
 
     let c = config(&[
+        ("group.protocol", "consumer"),
+        ("group.remote.assignor", "uniform"),
         ("auto.offset.reset", "error"),
         (
             "partition.assignment.strategy",
@@ -95,6 +97,8 @@ fn what_java_and_librdkafka_call_it_is_set() {
     ])
     .unwrap();
     assert!(matches!(c.start, StartOffset::Fail));
+    assert_eq!(c.group_protocol, GroupProtocol::Consumer);
+    assert_eq!(c.server_assignor.as_deref(), Some("uniform"));
     assert_eq!(c.assignors.len(), 3);
     assert_eq!(c.partition_bytes_max, 100);
     assert_eq!(c.fetch_wait_max, Duration::from_millis(250));

@@ -415,3 +415,24 @@ fn offsets_lead_back_to_ordinals() {
     tracker.advance();
     assert_eq!(tracker.first_at_or_after(10), 3, "none below the watermark");
 }
+
+/// Where `usize` has 32 bits (these tests run so as WebAssembly too): an offset, and the distance
+/// between two, may have more.
+#[test]
+fn offsets_of_more_than_32_bits_are_kept() {
+    const FAR: i64 = 1 << 40;
+    let mut tracker = Tracker::new(FAR);
+    let first = tracker.push(dense(FAR, 2), FAR + 2, -1).unwrap();
+    // A gap wider than 32 bits can count, of offsets that compaction took.
+    let wide = FAR + (1 << 33);
+    let second = tracker.push(dense(wide, 3), wide + 3, -1).unwrap();
+    tracker.settle_range(first, 2).unwrap();
+    assert!(tracker.advance());
+    assert_eq!(tracker.watermark(), wide);
+    assert_eq!(tracker.lowest_open(), Some((second, wide)));
+    tracker.settle_range(second, 3).unwrap();
+    tracker.advance();
+    assert_eq!(tracker.watermark(), wide + 3);
+    tracker.cover(i64::MAX - 1);
+    assert_eq!(tracker.watermark(), i64::MAX - 1);
+}

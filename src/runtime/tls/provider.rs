@@ -18,7 +18,7 @@ pub(super) fn choose(given: Option<&Arc<CryptoProvider>>) -> Result<Arc<CryptoPr
     {
         return Ok(provider);
     }
-    Err(none(&lacking))
+    compiled_c().ok_or_else(|| none(&lacking))
 }
 
 #[cfg(all(feature = "tls", any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -28,6 +28,21 @@ fn graviola() -> Option<Arc<CryptoProvider>> {
 
 #[cfg(not(all(feature = "tls", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn graviola() -> Option<Arc<CryptoProvider>> {
+    None
+}
+
+#[cfg(feature = "tls-aws-lc")]
+fn compiled_c() -> Option<Arc<CryptoProvider>> {
+    Some(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+}
+
+#[cfg(all(feature = "tls-ring", not(feature = "tls-aws-lc")))]
+fn compiled_c() -> Option<Arc<CryptoProvider>> {
+    Some(Arc::new(rustls::crypto::ring::default_provider()))
+}
+
+#[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc")))]
+fn compiled_c() -> Option<Arc<CryptoProvider>> {
     None
 }
 

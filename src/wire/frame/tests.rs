@@ -230,3 +230,22 @@ fn rest_takes_a_frame_without_zeroing_it() {
         assert_eq!(frames[1][..], [9; 4]);
     }
 }
+
+/// Every length that a frame may claim fits a `usize` of 32 bits, and one above the cap is refused
+/// as what it is, not as what is left of it.
+#[test]
+fn lengths_are_never_cut_down_to_size() {
+    for claimed in [i32::MAX, i32::MAX - 3, 1 << 30] {
+        let mut framer = Framer::new(1 << 20);
+        framer.space()[..4].copy_from_slice(&claimed.to_be_bytes());
+        let refused = framer.filled(4);
+        assert!(
+            matches!(refused, Err(FrameError::OverCap { len, .. }) if len == claimed),
+            "{claimed}: {refused:?}"
+        );
+        let mut framer = Framer::new(u32::MAX);
+        framer.space()[..4].copy_from_slice(&claimed.to_be_bytes());
+        assert_eq!(framer.filled(4).unwrap(), None);
+        assert!(framer.reserved() < 1 << 20, "{}", framer.reserved());
+    }
+}
