@@ -30,6 +30,7 @@
 
 mod call;
 mod chain;
+mod each;
 mod ended;
 mod group;
 mod hash;
@@ -46,6 +47,7 @@ mod wake;
 mod watch;
 
 pub use call::NowFn;
+pub use each::{Each, each};
 pub use ended::Ended;
 pub use group::{Group, Late, Lease, LeaseState, PARCEL_RECORDS_MAX, Parcel, RunResult};
 pub use hash::{KeyHash, Keys, LaneHasher};

@@ -459,7 +459,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
         now: Now,
         may_start: &mut dyn FnMut() -> bool,
     ) -> Option<Stop> {
-        self.show(group, now);
+        self.slots.board().walks(group, now);
         let seg = group.segs.get_mut(group.seg)?;
         let (tried, parcel) = (&seg.tried, &seg.parcel);
         loop {
@@ -515,20 +515,6 @@ impl<L, H: Handler<L>> Runner<L, H> {
                 });
                 self.came_to(started, now);
             }
-        }
-    }
-
-    /// Shows where the walk is, once for a segment: a handler that blocks in it is seen at its
-    /// first record.
-    fn show(&self, group: &Group<L>, now: Now) {
-        if let (Some(seg), Some((lane, index))) = (group.segs.get(group.seg), group.here()) {
-            self.slots.board().calls(&Running {
-                lease: seg.parcel.lease.id(),
-                ordinal: seg.parcel.first_ordinal + u64::from(index),
-                lane,
-                attempt: attempt_of(seg.tried.as_deref()),
-                since: now,
-            });
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::LaneId;
-use super::group::Stretch;
+use super::group::{Group, Stretch};
 use super::retry::Tried;
 use crate::ids::LeaseId;
 use crate::time::Now;
@@ -105,6 +105,20 @@ impl Board {
     /// The handler is about to be called with the records that begin with this one.
     pub(super) fn calls(&self, run: &Running) {
         self.calling.set(run);
+    }
+
+    /// Where a walk is, once for a segment: a handler that blocks in it is seen at its first
+    /// record.
+    pub(super) fn walks<L>(&self, group: &Group<L>, now: Now) {
+        if let (Some(seg), Some((lane, index))) = (group.segs.get(group.seg), group.here()) {
+            self.calls(&Running {
+                lease: seg.parcel.lease.id(),
+                ordinal: seg.parcel.first_ordinal + u64::from(index),
+                lane,
+                attempt: attempt_of(seg.tried.as_deref()),
+                since: now,
+            });
+        }
     }
 
     /// No handler is being called.

@@ -6,6 +6,7 @@
 //! * [`dead_letters`]: where a record goes that no run will do for, and how it comes back.
 //! * [`connections`]: names, addresses, TLS, streams of your own, and what goes wrong.
 //! * [`authentication`]: SASL: mechanisms, credentials that change, sessions, refusals.
+//! * [`steering`]: pauses, seeks, hooks, streams; what holds a commit back; the end.
 //! * [`tuning`]: the numbers you may set, and how to write a handler that runs well.
 //! * [`properties`](mod@properties): what becomes of each property of Kafka's own clients.
 //! * [`quirks`]: what brokers do that one would not guess.
@@ -23,4 +24,6 @@ pub mod ordering;
 #[cfg(feature = "runtime")]
 pub mod properties;
 pub mod quirks;
+#[cfg(feature = "runtime")]
+pub mod steering;
 pub mod tuning;

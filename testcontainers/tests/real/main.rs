@@ -16,6 +16,7 @@ mod letters;
 mod maps;
 mod rolling;
 mod sasl;
+mod steering;
 mod tls;
 
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     tests.extend(bytes::tests());
     tests.extend(lanes::tests());
     tests.extend(letters::tests());
+    tests.extend(steering::tests());
     tests.extend(group::tests());
     tests.extend(sasl::tests());
     tests.extend(rolling::tests());
