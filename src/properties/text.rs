@@ -7,7 +7,7 @@
 /// ```
 /// use laneway::{Kafka, properties};
 /// let text = "
-///     # where the cluster is
+///     ! where the cluster is
 ///     bootstrap.servers = kafka-1:9092,\\
 ///                         kafka-2:9092
 ///     group.id: billing
