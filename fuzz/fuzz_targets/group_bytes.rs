@@ -71,6 +71,7 @@ fn group(bytes: &Bytes) {
                 topics: s.topics.into_iter().collect(),
                 owned: s.owned,
                 generation: Some(s.generation).filter(|g| *g >= 0),
+                user_data: None,
             })
         })
         .collect();

@@ -9,7 +9,7 @@ use super::outcome::{Handler, HandlerError, Outcomes, Taken, TakenRange, TakenRe
 use super::slots::{End, Slots, Started, ask, guarded};
 use crate::time::Now;
 
-/// A clock that the driver lends; see [`RunnerConfig::clock`].
+/// A clock that the driver lends; see [`RunnerConfig::clock`](super::RunnerConfig::clock).
 #[derive(Clone)]
 pub struct NowFn(pub Arc<dyn Fn() -> Now + Send + Sync>);
 
