@@ -1,6 +1,7 @@
 //! A record as a handler gets it.
 
 use crate::fetch::Charge;
+#[cfg(feature = "runtime")]
 use crate::ids::TopicPartition;
 use crate::lane::{Attempt, Ended, LaneId, Lease, LeaseState, Parcel, Tried};
 use crate::produce::Outgoing;
@@ -87,6 +88,7 @@ impl Record {
     }
 
     /// Where it was read from.
+    #[cfg(feature = "runtime")]
     pub(crate) fn address(&self) -> TopicPartition {
         let load = &self.parcel.load;
         TopicPartition::new(load.topic.clone(), load.partition)
