@@ -6,7 +6,7 @@ use laneway::ids::TopicPartition;
 use laneway::lane::{Handler, Runner, RunnerConfig};
 use laneway::record::Delivery;
 use laneway::time::Now;
-use laneway::{Outcome, Record};
+use laneway::{Outcome, Record, RecordLease};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -189,13 +189,20 @@ struct Running {
     book: Arc<Mutex<Book>>,
     timers: Arc<Timers>,
     index: usize,
+    /// Of a last attempt: when its time is up, and the lease under which it is dropped then.
+    last: Option<(Now, RecordLease)>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         // A failed assertion elsewhere may have poisoned it; then nobody asks any more.
         if let Ok(mut book) = self.book.lock() {
-            book.over(self.index, self.timers.now());
+            let now = self.timers.now();
+            let dropped = |(at, lease): &(Now, RecordLease)| now >= *at && lease.counts();
+            if self.last.as_ref().is_some_and(dropped) {
+                book.end(self.index, now, true);
+            }
+            book.over(self.index, now);
         }
     }
 }
@@ -209,6 +216,7 @@ pub(crate) fn executor(
     timers: Arc<Timers>,
     book: Arc<Mutex<Book>>,
 ) -> Box<dyn Executor> {
+    let limit = config.timeout;
     let handler = one_by_one(move |record: Record| {
         let plan = script(member, &record);
         let (timers, book) = (timers.clone(), book.clone());
@@ -227,9 +235,12 @@ pub(crate) fn executor(
             book: book.clone(),
             timers: timers.clone(),
             index,
+            last: limit
+                .filter(|_| record.attempt() >= dropped_at)
+                .map(|limit| (began + limit, record.lease())),
         };
         async move {
-            let running = running;
+            let mut running = running;
             if !plan.takes.is_zero() {
                 Sleep {
                     timers: timers.clone(),
@@ -237,6 +248,8 @@ pub(crate) fn executor(
                 }
                 .await;
             }
+            // It has come to its own end.
+            running.last = None;
             let is_last = record.attempt() >= dropped_at;
             let settles = is_last || !plan.panics && plan.outcome.settles();
             if settles || !plan.panics {

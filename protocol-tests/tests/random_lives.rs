@@ -8,7 +8,7 @@ use laneway::engine::{
     Command, Config, DeadLetterTopic, Event, HookSet, InFlight, LaneKey, Scope, SeekTo,
 };
 use laneway::group::{AssignorKind, GroupProtocol};
-use laneway::lane::{Exhausted, Mode, Retry};
+use laneway::lane::{Mode, Retry};
 use laneway::wire::message::Isolation;
 use laneway::{MapFull, OffsetMap, Outcome, Record};
 use laneway_protocol_tests::{Plan, Script, World};
@@ -586,10 +586,7 @@ impl Life {
             matches!(s.lane_key, LaneKey::Partition) && !matches!(s.mode, Mode::Any { .. });
         // The few hundred records of a life fit into any map of the usual length.
         let kept_above = s.offset_map == OffsetMap::On && s.metadata_max == 4096;
-        // One whose last attempt fails while its partition is being given back is not dropped: it
-        // runs once more where that goes.
-        let drops = matches!(s.retry.cap(), Some((_, Some(Exhausted::Drop))));
-        if (nothing_above || kept_above) && !drops {
+        if nothing_above || kept_above {
             let again = self.world.settled_again();
             assert!(again.is_empty(), "settled again: {again:#?}");
             let letters = self.world.dead_letters();

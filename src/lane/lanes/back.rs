@@ -165,8 +165,7 @@ impl<L: 'static> Lanes<L> {
 
     /// A record failed: parks it until it is due, or gives it up.
     fn failed(&mut self, now: Now, mut what: Stretch<L>, failure: Failure, sink: &mut impl Sink) {
-        // A lease that has ended starts nothing any more. The record stays open.
-        if !what.parcel.lease.is_granted() {
+        if what.parcel.lease.state() == LeaseState::Lost {
             return;
         }
         // A batch may fail as one; its records are told, and come back, one by one.
@@ -207,6 +206,12 @@ impl<L: 'static> Lanes<L> {
                     .next(now, parcel, what.index, &tried, wait, jitter)
             }
         };
+        let ends_here = matches!(next, Next::End(Exhausted::Drop, _) | Next::Settled(_));
+        if !ends_here && !what.parcel.lease.is_granted() {
+            // A lease that is being drained starts nothing any more, neither the next run nor a
+            // write: the record stays open. What is done with it counts as any result does.
+            return;
+        }
         let end = |then, why| Note::GaveUp {
             lease: what.parcel.lease.id(),
             ordinal: what.ordinal(),

@@ -211,6 +211,34 @@ fn a_batch_of_every_outcome_keeps_the_lanes_order() {
     }
 }
 
+/// What ends with a drop while its lease is being drained is done with, as any result counts then;
+/// what would run again, or be written, stays open for whoever gets the partition.
+#[test]
+fn a_last_attempt_that_fails_in_a_drain_is_dropped() {
+    let of = |how, attempts, say| {
+        let mut config = fixed(1);
+        config.dead_letters = true;
+        config.retry = Retry::fixed(millis(10)).max_attempts(attempts).or_drop();
+        let mut world = World::new(&config);
+        let lease = world.grant(0);
+        world.tell([Act::Wait]);
+        world.deal(lease, &keys(&[0, 0]), false);
+        world.run();
+        world.end_lease(lease, how);
+        let runs = world.waiting();
+        world.complete(runs[0], say);
+        world.run();
+        assert_eq!(world.next_deadline(), None, "nothing is tried again");
+        world.watermark(lease)
+    };
+    use LeaseState::{Draining, Lost};
+    assert_eq!(of(Draining, 1, Say::Fail), 1, "the cap: dropped");
+    assert_eq!(of(Draining, 1, Say::Drop), 1);
+    assert_eq!(of(Draining, 2, Say::Fail), 0, "there is another attempt");
+    assert_eq!(of(Draining, 1, Say::DeadLetter), 0, "nothing is written");
+    assert_eq!(of(Lost, 1, Say::Fail), 0, "not ours any more");
+}
+
 /// A drain waits for the write that is under way and counts it; what waits for its next try is
 /// left open. Under a lost lease the write's word means nothing.
 #[test]
