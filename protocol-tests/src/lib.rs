@@ -2,7 +2,7 @@
 
 mod checks;
 pub mod handlers;
-mod setting;
+pub mod setting;
 pub mod world;
 
 pub use handlers::{Handled, Plan, Script};

@@ -1,7 +1,7 @@
 //! What most tests of subscriptions begin with: a topic `t`, a group `g`, settings in seconds
 //! where a real subscription's are in minutes.
 
-use crate::World;
+use crate::{Plan, Script, World};
 use laneway::broker::{Cluster, ClusterConfig};
 use laneway::engine::{Config, LaneKey, Source};
 use laneway::ids::TopicPartition;
@@ -9,6 +9,33 @@ use laneway::lane::Mode;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A minute of virtual time.
+pub const MINUTE: Duration = Duration::from_secs(60);
+
+/// So many milliseconds.
+#[must_use]
+pub fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// So many seconds.
+#[must_use]
+pub fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// Every record by the same plan.
+#[must_use]
+pub fn always(plan: Plan) -> Script {
+    Arc::new(move |_, _| plan.clone())
+}
+
+/// Every record is acked, and takes no time.
+#[must_use]
+pub fn at_once() -> Script {
+    always(Plan::ack(Duration::ZERO))
+}
 
 impl World {
     /// Brokers with one topic `t`.

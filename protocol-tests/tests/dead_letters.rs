@@ -7,23 +7,15 @@ use laneway::engine::{Command, Config, DeadLetterHeaders, DeadLetterTopic, Event
 use laneway::lane::{Exhausted, Mode, Retry};
 use laneway::records::{BatchBuilder, Encoder};
 use laneway::{Error, Outcome, Record};
+use laneway_protocol_tests::setting::{MINUTE, millis, secs};
 use laneway_protocol_tests::{Plan, Script, World};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-const MINUTE: Duration = Duration::from_secs(60);
 const PRODUCE: i16 = 0;
 const METADATA: i16 = 3;
 const INIT_PRODUCER_ID: i16 = 22;
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
-fn secs(n: u64) -> Duration {
-    Duration::from_secs(n)
-}
 
 /// Dead letters go to `dlq`, which has three partitions.
 fn world(nodes: i32, partitions: i32, seed: u64) -> World {

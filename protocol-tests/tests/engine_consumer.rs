@@ -4,11 +4,10 @@ use laneway::broker::{Fault, Rule};
 use laneway::engine::{Command, Config, Event, Source};
 use laneway::group::{GroupProtocol, TopicPattern};
 use laneway::{Outcome, StartOffset};
+use laneway_protocol_tests::setting::MINUTE;
 use laneway_protocol_tests::{Plan, Script, World};
 use std::sync::Arc;
 use std::time::Duration;
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// ConsumerGroupHeartbeat.
 const BEAT: i16 = 68;

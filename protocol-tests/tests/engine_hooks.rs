@@ -5,24 +5,11 @@ use laneway::group::AssignorKind;
 use laneway::ids::TopicPartition;
 use laneway::time::Now;
 use laneway::{Error, ErrorKind};
+use laneway_protocol_tests::setting::{MINUTE, always, millis, secs};
 use laneway_protocol_tests::world::HookRun;
-use laneway_protocol_tests::{Plan, Script, World};
+use laneway_protocol_tests::{Plan, World};
 use std::sync::Arc;
 use std::time::Duration;
-
-const MINUTE: Duration = Duration::from_secs(60);
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
-fn secs(n: u64) -> Duration {
-    Duration::from_secs(n)
-}
-
-fn always(plan: Plan) -> Script {
-    Arc::new(move |_, _| plan.clone())
-}
 
 fn hooked(world: &World) -> Config {
     let mut config = world.config();

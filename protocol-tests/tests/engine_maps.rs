@@ -10,17 +10,13 @@ use laneway::lane::Mode;
 use laneway::records::{BatchBuilder, Encoder};
 use laneway::settle::{Map, MapWriter, Run};
 use laneway::{MapFull, OffsetMap, Outcome};
+use laneway_protocol_tests::setting::{MINUTE, millis};
 use laneway_protocol_tests::{Plan, Script, World};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 /// Up to 64 records at once, in any order.
 fn config(world: &World) -> Config {

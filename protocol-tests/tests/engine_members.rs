@@ -5,11 +5,11 @@ use laneway::broker::{Fault, Rule};
 use laneway::engine::{Command, Config, Event};
 use laneway::group::AssignorKind;
 use laneway::lane::Mode;
+use laneway_protocol_tests::setting::{MINUTE, always, at_once, millis, secs};
 use laneway_protocol_tests::{Plan, Script, World};
 use std::sync::Arc;
 use std::time::Duration;
 
-const MINUTE: Duration = Duration::from_secs(60);
 const FETCH: i16 = 1;
 const OFFSET_COMMIT: i16 = 8;
 const OFFSET_FETCH: i16 = 9;
@@ -17,22 +17,6 @@ const FIND_COORDINATOR: i16 = 10;
 const JOIN_GROUP: i16 = 11;
 const HEARTBEAT: i16 = 12;
 const SYNC_GROUP: i16 = 14;
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
-fn secs(n: u64) -> Duration {
-    Duration::from_secs(n)
-}
-
-fn always(plan: Plan) -> Script {
-    Arc::new(move |_, _| plan.clone())
-}
-
-fn at_once() -> Script {
-    always(Plan::ack(Duration::ZERO))
-}
 
 fn count(world: &World, member: usize, which: impl Fn(&Event) -> bool) -> usize {
     world.events(member).iter().filter(|e| which(e)).count()

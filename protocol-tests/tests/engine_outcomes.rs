@@ -3,15 +3,10 @@
 use laneway::engine::{Config, Event};
 use laneway::lane::{Exhausted, Mode};
 use laneway::{ErrorKind, Outcome, Record, Retry};
+use laneway_protocol_tests::setting::{MINUTE, millis};
 use laneway_protocol_tests::{Plan, Script, World};
 use std::sync::Arc;
 use std::time::Duration;
-
-const MINUTE: Duration = Duration::from_secs(60);
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 /// `bad` is done with the record at this offset of partition 0; others are acked after 1 ms.
 fn at(offset: i64, bad: Plan) -> Script {

@@ -9,30 +9,14 @@ use laneway::lane::Mode;
 use laneway::records::{BatchBuilder, ControlKind, Encoder, control_batch};
 use laneway::wire::message::Isolation;
 use laneway::{Error, ErrorKind, Outcome};
+use laneway_protocol_tests::setting::{MINUTE, always, at_once, millis, secs};
 use laneway_protocol_tests::{Plan, Script, World};
 use std::sync::Arc;
 use std::time::Duration;
 
-const MINUTE: Duration = Duration::from_secs(60);
 const FETCH: i16 = 1;
 const LIST_OFFSETS: i16 = 2;
 const METADATA: i16 = 3;
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
-fn secs(n: u64) -> Duration {
-    Duration::from_secs(n)
-}
-
-fn always(plan: Plan) -> Script {
-    Arc::new(move |_, _| plan.clone())
-}
-
-fn at_once() -> Script {
-    always(Plan::ack(Duration::ZERO))
-}
 
 /// A batch of `n` records at `base`.
 fn batch(base: i64, n: usize) -> BatchBuilder {

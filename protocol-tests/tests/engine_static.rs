@@ -3,11 +3,10 @@
 use laneway::Outcome;
 use laneway::engine::{Command, Config, Event};
 use laneway::group::{AssignorKind, OnClose};
+use laneway_protocol_tests::setting::MINUTE;
 use laneway_protocol_tests::{Plan, Script, World};
 use std::sync::Arc;
 use std::time::Duration;
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 fn quick() -> Script {
     Arc::new(|_, _| Plan {

@@ -9,26 +9,14 @@ use laneway::ids::TopicPartition;
 use laneway::lane::{Mode, Retry};
 use laneway::time::Now;
 use laneway::{Error, ErrorKind, Outcome};
+use laneway_protocol_tests::setting::{MINUTE, always, millis, secs};
 use laneway_protocol_tests::{Handled, Plan, Script, World};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-const MINUTE: Duration = Duration::from_secs(60);
 const FETCH: i16 = 1;
 const OFFSET_COMMIT: i16 = 8;
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
-fn secs(n: u64) -> Duration {
-    Duration::from_secs(n)
-}
-
-fn always(plan: Plan) -> Script {
-    Arc::new(move |_, _| plan.clone())
-}
 
 fn partition(p: i32) -> Scope {
     ("t", p).into()

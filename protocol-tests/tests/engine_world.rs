@@ -5,16 +5,11 @@ use laneway::engine::{Command, CommitMode, Config, Event, LaneKey, Source};
 use laneway::lane::Mode;
 use laneway::records::{BatchBuilder, Compression, Encoder};
 use laneway::{Outcome, Record};
-use laneway_protocol_tests::{Handled, Plan, Script, World};
+use laneway_protocol_tests::setting::{MINUTE, always, millis};
+use laneway_protocol_tests::{Handled, Plan, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-
-const MINUTE: Duration = Duration::from_secs(60);
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 fn world(nodes: i32, partitions: i32, seed: u64) -> World {
     let config = ClusterConfig {
@@ -54,10 +49,6 @@ fn config(world: &World) -> Config {
     config.heartbeat_interval = Duration::from_secs(1);
     config.commit_interval = millis(200);
     config
-}
-
-fn always(plan: Plan) -> Script {
-    Arc::new(move |_, _| plan.clone())
 }
 
 fn offset_of(record: &Record) -> (i32, i64) {

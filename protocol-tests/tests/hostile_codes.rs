@@ -8,11 +8,10 @@ use laneway::engine::{Command, Config, Event, LaneKey, Source};
 use laneway::ids::TopicPartition;
 use laneway::lane::Mode;
 use laneway::{ErrorKind, Outcome};
+use laneway_protocol_tests::setting::MINUTE;
 use laneway_protocol_tests::{Plan, Script, World};
 use std::sync::Arc;
 use std::time::Duration;
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// Metadata, FindCoordinator, JoinGroup, SyncGroup, Heartbeat, OffsetFetch, ListOffsets, Fetch,
 /// OffsetCommit, LeaveGroup, ApiVersions.

@@ -6,6 +6,7 @@ use laneway::broker::{ClusterConfig, Listen, Server};
 use laneway::engine::Event;
 use laneway::records::TimestampType;
 use laneway::{Kafka, Outcome, Record, Topics};
+use laneway_protocol_tests::setting::MINUTE;
 use laneway_protocol_tests::{Plan, Script, World};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
@@ -13,8 +14,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const MINUTE: Duration = Duration::from_secs(60);
-
 /// A record, as Kafka's own classes read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {

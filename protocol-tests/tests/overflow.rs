@@ -5,17 +5,13 @@ use laneway::engine::{Config, Event, LaneKey, PartitionSnapshot};
 use laneway::fetch::LossPolicy;
 use laneway::lane::Mode;
 use laneway::records::{BatchBuilder, Encoder};
+use laneway_protocol_tests::setting::{MINUTE, secs};
 use laneway_protocol_tests::{Plan, Script, World};
 use std::sync::Arc;
 use std::time::Duration;
 
-const MINUTE: Duration = Duration::from_secs(60);
 const BUDGET: u64 = 1 << 20;
 const BATCH: u32 = 64 << 10;
-
-fn secs(n: u64) -> Duration {
-    Duration::from_secs(n)
-}
 
 /// Batches of 20 records of about a kibibyte in partition 0, keys `k0` to `k15` in turn.
 fn fill(world: &mut World, batches: usize) {

@@ -11,23 +11,18 @@ use laneway::group::{AssignorKind, GroupProtocol};
 use laneway::lane::{Mode, Retry};
 use laneway::wire::message::Isolation;
 use laneway::{MapFull, OffsetMap, Outcome, Record};
+use laneway_protocol_tests::setting::{MINUTE, millis};
 use laneway_protocol_tests::{Plan, Script, World};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-const MINUTE: Duration = Duration::from_secs(60);
-
 /// Partitions that a life has at most.
 const PARTITIONS_MAX: i32 = 10;
 
 /// Members that a life has at most, the dead ones too.
 const MEMBERS_MAX: usize = 8;
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 /// Numbers of a seed; under the fuzzer its bytes come first.
 struct Dice(u64, std::vec::IntoIter<u8>);

@@ -7,6 +7,7 @@ use laneway::ids::TopicPartition;
 use laneway::sasl::{Credentials, Entropy, Mechanism, Password, Settings, Token};
 use laneway::time::Now;
 use laneway::{Error, ErrorKind};
+use laneway_protocol_tests::setting::MINUTE;
 use laneway_protocol_tests::{Plan, Script, World};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
 const HANDSHAKE: i16 = 17;
 const AUTHENTICATE: i16 = 36;
 

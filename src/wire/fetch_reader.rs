@@ -1,11 +1,8 @@
 //! Reads the answer to a fetch; records stay slices of the frame.
 
-use super::message::{
-    BrokerEndpoint, Code, EpochEnd, FetchResponse, FetchResponsePartition, FetchResponseTopic,
-};
+use super::message::{Code, EpochEnd, FetchResponse, FetchResponsePartition, FetchResponseTopic};
 use super::reader::Reader;
-use super::response::{Read, topic};
-use crate::ids::NodeId;
+use super::response::{Read, node_endpoints, topic};
 
 pub(super) fn fetch(r: &mut Reader<'_>, version: i16) -> Read<FetchResponse> {
     let throttle = r.millis()?;
@@ -26,19 +23,7 @@ pub(super) fn fetch(r: &mut Reader<'_>, version: i16) -> Read<FetchResponse> {
         if tag != TAG_ENDPOINTS || version < 16 {
             return Ok(false);
         }
-        endpoints = r.list(11, |r| {
-            let node = NodeId(r.i32()?);
-            let host = r.string()?;
-            let port = r.port()?;
-            let rack = r.nullable_string()?;
-            r.skip_tags()?;
-            Ok(BrokerEndpoint {
-                node,
-                host,
-                port,
-                rack,
-            })
-        })?;
+        endpoints = node_endpoints(r)?;
         Ok(true)
     })?;
     Ok(FetchResponse {

@@ -9,8 +9,8 @@ use kafka_protocol::messages as kp;
 use super::message::{BrokerEndpoint, Code};
 use super::reader::Reader;
 use super::request::{millis, topic_name, uuid};
-use super::response::{Read, topic};
-use crate::ids::{NodeId, TopicId};
+use super::response::{Read, node_endpoints, topic};
+use crate::ids::TopicId;
 
 /// Writes batches; each partition once, with one batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,19 +145,7 @@ pub(super) fn produce(r: &mut Reader<'_>, version: i16) -> Read<ProduceResponse>
         if tag != TAG_ENDPOINTS || version < 10 {
             return Ok(false);
         }
-        endpoints = r.list(11, |r| {
-            let node = NodeId(r.i32()?);
-            let host = r.string()?;
-            let port = r.port()?;
-            let rack = r.nullable_string()?;
-            r.skip_tags()?;
-            Ok(BrokerEndpoint {
-                node,
-                host,
-                port,
-                rack,
-            })
-        })?;
+        endpoints = node_endpoints(r)?;
         Ok(true)
     })?;
     Ok(ProduceResponse {

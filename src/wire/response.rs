@@ -622,3 +622,23 @@ pub(super) fn topic(r: &mut Reader<'_>, by_id: bool) -> Read<(std::sync::Arc<str
         false => Ok((r.string()?, TopicId::ZERO)),
     }
 }
+
+/// Where the leaders are that an answer names beside the partitions (KIP-951).
+pub(super) fn node_endpoints(r: &mut Reader<'_>) -> Read<Vec<BrokerEndpoint>> {
+    r.list(NODE_ENDPOINT_BYTES_MIN, |r| {
+        let node = NodeId(r.i32()?);
+        let host = r.string()?;
+        let port = r.port()?;
+        let rack = r.nullable_string()?;
+        r.skip_tags()?;
+        Ok(BrokerEndpoint {
+            node,
+            host,
+            port,
+            rack,
+        })
+    })
+}
+
+/// Node, an empty host, port, no rack, no tags.
+const NODE_ENDPOINT_BYTES_MIN: usize = 11;
