@@ -1,13 +1,14 @@
-//! Runs named tests one after another and can say "ignored" at run time, which libtest cannot.
+//! Runs named tests and can say "ignored" at run time, which libtest cannot.
 //!
-//! Its lines and its flags are libtest's, so that `cargo test NAME`, `--list`, `--exact`, `--skip`
-//! and the programs that read such output work as usual. Tests run one at a time: they share one
-//! Kafka and two cores.
+//! Its lines and its flags are libtest's, so that `cargo test NAME`, `--list`, `--exact`, `--skip`,
+//! `--test-threads` and the programs that read such output work as usual. A few run at once: most
+//! of their time they wait for a broker's timers, each on topics and groups of its own.
 
 use std::any::Any;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, panic};
@@ -68,6 +69,7 @@ struct Flags {
     list: bool,
     exact: bool,
     only_ignored: bool,
+    threads: Option<usize>,
     filters: Vec<String>,
     skips: Vec<String>,
 }
@@ -90,8 +92,13 @@ impl Flags {
                     let value = value.take().or_else(|| args.next().cloned());
                     flags.skips.push(value.ok_or("--skip needs a name")?);
                 }
-                // Output is never caught, and there is one thread: these change nothing.
-                "--color" | "--format" | "--test-threads" | "--logfile" => {
+                "--test-threads" => {
+                    let value = value.take().or_else(|| args.next().cloned());
+                    let number = value.and_then(|value| value.parse().ok());
+                    flags.threads = Some(number.ok_or("--test-threads needs a number")?);
+                }
+                // Output is never caught: these change nothing.
+                "--color" | "--format" | "--logfile" => {
                     if value.is_none() {
                         args.next();
                     }
@@ -123,7 +130,7 @@ fn run(
     tests: &[Test],
     args: &[String],
     required: Required,
-    out: &mut dyn Write,
+    out: &mut (dyn Write + Send),
 ) -> Result<bool, String> {
     let flags = Flags::of(args)?;
     let chosen: Vec<&Test> = tests
@@ -134,52 +141,98 @@ fn run(
     let printed = if flags.list {
         list(&chosen, out).map(|()| true)
     } else {
-        run_chosen(&chosen, left_out, required, out)
+        let threads = flags.threads.unwrap_or(THREADS).max(1);
+        run_chosen(&chosen, threads, left_out, required, out)
     };
     printed.map_err(|e| format!("standard output: {e}"))
 }
 
-fn list(chosen: &[&Test], out: &mut dyn Write) -> io::Result<()> {
+fn list(chosen: &[&Test], out: &mut (dyn Write + Send)) -> io::Result<()> {
     for test in chosen {
         writeln!(out, "{}: test", test.name)?;
     }
     writeln!(out, "\n{} tests, 0 benchmarks", chosen.len())
 }
 
+/// What became of the tests so far.
+struct Tally<'a> {
+    out: &'a mut (dyn Write + Send),
+    passed: usize,
+    ignored: usize,
+    failures: Vec<(&'static str, String)>,
+}
+
+impl Tally<'_> {
+    /// One test's line. It stands when the test has ended, since others run beside it.
+    fn take(&mut self, name: &'static str, took: Duration, end: End) -> io::Result<()> {
+        let took = took.as_secs_f64();
+        match end {
+            End::Ok => {
+                self.passed += 1;
+                writeln!(self.out, "test {name} ... ok <{took:.1}s>")?;
+            }
+            End::Ignored(reason) => {
+                self.ignored += 1;
+                writeln!(self.out, "test {name} ... ignored, {reason}")?;
+            }
+            End::Failed(reason) => {
+                writeln!(self.out, "test {name} ... FAILED <{took:.1}s>")?;
+                self.failures.push((name, reason));
+            }
+        }
+        self.out.flush()
+    }
+}
+
+enum End {
+    Ok,
+    Ignored(String),
+    Failed(String),
+}
+
 fn run_chosen(
     chosen: &[&Test],
+    threads: usize,
     left_out: usize,
     required: Required,
-    out: &mut dyn Write,
+    out: &mut (dyn Write + Send),
 ) -> io::Result<bool> {
     let start = Instant::now();
     writeln!(out, "\nrunning {} tests", chosen.len())?;
-    let (mut passed, mut ignored) = (0, 0);
-    let mut failures = Vec::new();
-    for test in chosen {
-        write!(out, "test {} ... ", test.name)?;
-        out.flush()?;
-        let missing = (test.needs)().err();
-        let result = match &missing {
-            None => run_one(test),
-            Some(missing) if missing.is_failure(required) => Err(missing.reason()),
-            Some(missing) => {
-                ignored += 1;
-                writeln!(out, "ignored, {}", missing.reason())?;
-                continue;
-            }
-        };
-        match result {
-            Ok(()) => {
-                passed += 1;
-                writeln!(out, "ok")?;
-            }
-            Err(reason) => {
-                writeln!(out, "FAILED")?;
-                failures.push((test.name, reason));
-            }
+    let tally = Mutex::new(Tally {
+        out,
+        passed: 0,
+        ignored: 0,
+        failures: Vec::new(),
+    });
+    let next = AtomicUsize::new(0);
+    let work = || -> io::Result<()> {
+        while let Some(test) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let began = Instant::now();
+            let end = match (test.needs)() {
+                Ok(()) => run_one(test).map_or_else(End::Failed, |()| End::Ok),
+                Err(missing) if missing.is_failure(required) => End::Failed(missing.reason()),
+                Err(missing) => End::Ignored(missing.reason()),
+            };
+            let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+            tally.take(test.name, began.elapsed(), end)?;
         }
-    }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.min(chosen.len()))
+            .map(|_| scope.spawn(work))
+            .collect();
+        // A worker catches its tests' panics and has none of its own.
+        let ends = workers.into_iter().map(|w| w.join().unwrap_or(Ok(())));
+        ends.collect::<io::Result<Vec<()>>>()
+    })?;
+    let Tally {
+        out,
+        passed,
+        ignored,
+        failures,
+    } = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
     if !failures.is_empty() {
         writeln!(out, "\nfailures:")?;
         for (name, reason) in &failures {
@@ -238,6 +291,9 @@ impl Missing {
     }
 }
 
+/// Tests that run at once, unless `--test-threads` says otherwise: two cores and a Kafka are enough
+/// for these.
+const THREADS: usize = 3;
 /// libtest's own exit code for failed tests.
 const FAILED: u8 = 101;
 
@@ -287,8 +343,8 @@ mod tests {
         ];
         let (passed, text) = output(&tests, &[], false);
         assert!(!passed);
-        assert!(text.contains("test good ... ok\n"), "{text}");
-        assert!(text.contains("test bad ... FAILED\n"), "{text}");
+        assert!(text.contains("test good ... ok <"), "{text}");
+        assert!(text.contains("test bad ... FAILED <"), "{text}");
         assert!(text.contains("    bad: 7 is not 8\n"), "{text}");
         assert!(
             text.contains("test lonely ... ignored, no Kafka: no java\n"),
@@ -347,6 +403,7 @@ mod tests {
             text.contains("1 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out;"),
             "{text}"
         );
+        assert!(Flags::of(&["--test-threads".to_owned()]).is_err());
         assert_eq!(
             Flags::of(&["--frobnicate".to_owned()]).unwrap_err(),
             "unknown flag --frobnicate"
