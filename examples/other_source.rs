@@ -108,6 +108,7 @@ async fn run(path: &str) -> io::Result<()> {
             let parcel = Arc::new(Parcel {
                 lease: lease.clone(),
                 first_ordinal: first.map_err(io::Error::other)?,
+                taken_at: now(),
                 len,
                 load,
             });

@@ -117,6 +117,7 @@ impl Engine {
             let parcel = Arc::new(Parcel {
                 lease: Arc::clone(lease),
                 first_ordinal,
+                taken_at: Now(0),
                 len,
                 load,
             });
@@ -295,6 +296,7 @@ fn longest_pause() -> u64 {
         let parcel = Arc::new(Parcel {
             lease,
             first_ordinal,
+            taken_at: Now(0),
             len,
             load: (),
         });

@@ -114,6 +114,7 @@ impl Engine {
         let mut parcel = Arc::new(Parcel {
             lease: tenure.lease.clone(),
             first_ordinal: tracker.next_ordinal(),
+            taken_at: now,
             len: len as u32,
             load,
         });
@@ -171,6 +172,9 @@ impl Engine {
         match tenure.restored {
             None => self.deal_parts(&parcel, std::iter::once(0..parcel.len)),
             Some(_) => self.deal_what_is_open(lease, &parcel),
+        }
+        if let Some(overflow) = &mut self.overflow {
+            overflow.flows(now);
         }
         self.leases.touch(lease);
         self.hold_if_ahead(now, lease);

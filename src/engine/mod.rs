@@ -290,7 +290,7 @@ impl Engine {
         next = earliest(next, self.commit.as_ref().and_then(Commit::next_deadline));
         next = earliest(next, self.fetch.next_deadline());
         let overflow = self.overflow.as_ref();
-        next = earliest(next, overflow.and_then(|o| o.fetch.next_deadline()));
+        next = earliest(next, overflow.and_then(Overflow::next_deadline));
         next = earliest(next, self.lanes.next_deadline());
         let writer = self.writer.as_ref();
         next = earliest(next, writer.and_then(|w| w.produce.next_deadline()));
@@ -372,7 +372,7 @@ impl Engine {
             moved |= self.pump_links(now);
             moved |= self.pump_hooks(now);
             moved |= self.pump_drains(now);
-            moved |= self.let_go();
+            moved |= self.let_go(now);
             moved |= self.read_again(now);
             moved |= self.deal(now);
             let dealt = self.send_groups(now);

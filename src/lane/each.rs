@@ -37,7 +37,7 @@ use super::watch::attempt_of;
 /// let load = vec!["to", "be", "or", "not"];
 /// let hasher = LaneHasher::new([7; 32]);
 /// let keys: Vec<_> = load.iter().map(|word| hasher.key("", word.as_bytes())).collect();
-/// let parcel = Parcel { lease: Lease::new(LeaseId(1)), first_ordinal: 0, len: 4, load };
+/// let parcel = Parcel { lease: Lease::new(LeaseId(1)), first_ordinal: 0, taken_at: Now(0), len: 4, load };
 /// lanes.deal(&Arc::new(parcel), Keys::Each(&keys));
 ///
 /// let mut cx = Context::from_waker(Waker::noop());

@@ -135,10 +135,22 @@ pub struct Parcel<L> {
     pub lease: Arc<Lease>,
     /// The ordinal of the first record; the others follow without a hole.
     pub first_ordinal: u64,
+    /// When they were taken in: where permits are short, what came first starts first.
+    pub taken_at: Now,
     /// How many records there are. At most [`PARCEL_RECORDS_MAX`].
     pub len: u32,
     /// The records themselves, in whatever form the source has them.
     pub load: L,
+}
+
+/// Where a record stands among all that wait for a permit, the oldest first. Records that were
+/// taken in together go by their ordinals, which is fair enough among partitions and exact in one.
+pub(super) type Age = (Now, u64);
+
+impl<L> Parcel<L> {
+    pub(super) fn age(&self, index: u32) -> Age {
+        (self.taken_at, self.first_ordinal + u64::from(index))
+    }
 }
 
 /// Records that one parcel may hold: an index keeps a bit for itself.
@@ -156,6 +168,8 @@ pub struct Group<L> {
     pub(super) shipped: Now,
     /// Nanoseconds a record that its executor took for the group before this one; 0: not known.
     pub(super) pace: u64,
+    /// Records whose result comes late, so far.
+    pub(super) late: u32,
     /// Where the walk stands: segment, item of `items`, record of a range.
     pub(super) seg: usize,
     pub(super) item: usize,
@@ -171,6 +185,7 @@ impl<L> Group<L> {
             opens: Vec::new(),
             shipped: Now(0),
             pace: 0,
+            late: 0,
             seg: 0,
             item: 0,
             step: 0,
@@ -192,6 +207,7 @@ impl<L> Group<L> {
     /// Goes on by one record, whose handler acked it at once or did not. Says whether the group
     /// itself reports it; otherwise its result comes late.
     pub(super) fn pass(&mut self, at_once: bool) -> bool {
+        self.late += u32::from(!at_once);
         match &mut self.segs[self.seg].cut {
             Cut::Items { .. } => {
                 if !at_once {
@@ -225,6 +241,12 @@ impl<L> Group<L> {
         }
     }
 
+    /// The age of the record that the walk stands at, or of the next segment's first.
+    pub(super) fn age(&self) -> Option<Age> {
+        let seg = self.segs.get(self.seg)?;
+        Some(seg.parcel.age(self.here().map_or(0, |(_, index)| index)))
+    }
+
     /// Makes it empty and keeps its buffers.
     pub(super) fn clear(&mut self) {
         self.segs.clear();
@@ -232,6 +254,7 @@ impl<L> Group<L> {
         self.opens.clear();
         self.records = 0;
         self.pace = 0;
+        self.late = 0;
         (self.seg, self.item, self.step) = (0, 0, 0);
     }
 }
@@ -359,6 +382,10 @@ impl<L> Stretch<L> {
 
     pub(super) fn ordinal(&self) -> u64 {
         self.parcel.first_ordinal + u64::from(self.index)
+    }
+
+    pub(super) fn age(&self) -> Age {
+        self.parcel.age(self.index)
     }
 }
 

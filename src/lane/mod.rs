@@ -75,6 +75,11 @@ impl LaneId {
     pub const NONE: LaneId = LaneId(u32::MAX);
 }
 
+/// A lane for good: its number where the number of lanes is fixed; its key where each live key has
+/// one, and then the lane's number is only lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneName(u64);
+
 /// What a [`Runner`] gives back.
 #[derive(Debug)]
 pub enum Done<L> {

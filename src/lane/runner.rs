@@ -1,6 +1,7 @@
 //! The executor's side: starts records, polls what is pending, reports.
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use foldhash::fast::FixedState;
 
 use super::call::{NowFn, start_held, start_one};
 use super::chain::{Chain, Nodes};
-use super::group::{Cut, Group, Late, Parcel, RunResult, Stretch};
+use super::group::{Age, Cut, Group, Late, Parcel, RunResult, Stretch};
 use super::outcome::{Handler, Outcome, Outcomes, TakenRecord};
 use super::permits::{Permits, Seat};
 use super::slots::{End, Slots, Started};
@@ -64,15 +65,14 @@ pub struct Runner<L, H: Handler<L>> {
     slots: Slots<L, H::Run>,
     lanes: HashMap<u32, Blocked, FixedState>,
     waits: Nodes<Stretch<L>>,
-    /// Lanes whose record has ended and that have another waiting, each at most once.
-    runnable: VecDeque<u32>,
+    /// Lanes whose record has ended and that have another waiting, each at most once; the one whose
+    /// next record is the oldest goes first.
+    runnable: BinaryHeap<Reverse<(Age, u32)>>,
     woken: VecDeque<u32>,
     lates: Vec<Late<L>>,
     /// The records of the call that is being made.
     held: Vec<Stretch<L>>,
     sealing: Vec<u32>,
-    /// Counts the times that something stopped the start of records.
-    stops: u32,
     /// Since when the group at the front is at hand.
     walk_began: Option<Now>,
     /// The last group given back: since when it was at hand, and how many records it had.
@@ -105,6 +105,8 @@ enum Stop {
     Cap,
     /// The executor has used up its turn.
     Budget,
+    /// A lane that waits has an older record.
+    Older,
 }
 
 impl<L, H: Handler<L>> Runner<L, H> {
@@ -122,12 +124,11 @@ impl<L, H: Handler<L>> Runner<L, H> {
             slots: Slots::new(config.watch.board()),
             lanes: HashMap::default(),
             waits: Nodes::new(),
-            runnable: VecDeque::new(),
+            runnable: BinaryHeap::new(),
             woken: VecDeque::new(),
             lates: Vec::new(),
             held: Vec::new(),
             sealing: Vec::new(),
-            stops: 1,
             walk_began: None,
             walked: None,
             pace: 0,
@@ -261,9 +262,9 @@ impl<L, H: Handler<L>> Runner<L, H> {
         self.slots.oldest()
     }
 
-    /// Lanes that wait and the next group, in turns: where permits are short neither may starve
-    /// the other. What waits came before what a group brings, so it mostly goes first: a lane with
-    /// much to do is what takes longest.
+    /// Starts what may start, of the lanes that wait and of the next group the older record first:
+    /// where permits are short, a lane that has fallen behind catches up, so that none is left over
+    /// when the others are done, and nothing starves.
     fn start(
         &mut self,
         cx: &mut Context<'_>,
@@ -271,35 +272,35 @@ impl<L, H: Handler<L>> Runner<L, H> {
         may_start: &mut dyn FnMut() -> bool,
         walked: &mut Option<Group<L>>,
     ) -> Option<Stop> {
-        let mut stop = None;
-        let walk_first = self.stops.is_multiple_of(4);
-        for walk in [walk_first, !walk_first] {
-            stop = match walk {
-                true => self.walk_next(cx, now, may_start, walked),
-                false => self.start_waiting(cx, now, may_start),
-            };
+        loop {
+            let stop = self.start_waiting(cx, now, may_start);
             if stop.is_some() {
-                self.stops = self.stops.wrapping_add(1);
-                break;
+                return stop;
+            }
+            // Each round starts or gives back a record that waited, so the rounds end.
+            match self.walk_next(cx, now, may_start, walked) {
+                Some(Stop::Older) => {}
+                stop => return stop,
             }
         }
-        stop
     }
 
-    /// One record of each lane that waits.
+    /// One record of each lane that waits for longer than the next group's.
     fn start_waiting(
         &mut self,
         cx: &mut Context<'_>,
         now: Now,
         may_start: &mut dyn FnMut() -> bool,
     ) -> Option<Stop> {
-        for _ in 0..self.runnable.len() {
-            if let Some(stop) = self.stop(cx, may_start) {
+        let next = self.groups.front().and_then(Group::age);
+        while let Some(Reverse((age, lane))) = self.runnable.peek().copied() {
+            if next.is_some_and(|next| next < age) {
+                break;
+            }
+            if let Some(stop) = self.stop(age, cx, may_start) {
                 return Some(stop);
             }
-            let Some(lane) = self.runnable.pop_front() else {
-                break;
-            };
+            self.runnable.pop();
             let rests = self.hold_waiting(lane);
             match (self.held.is_empty(), rests) {
                 (true, true) => self.seal(lane),
@@ -392,7 +393,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
                 group.step = 0;
                 continue;
             };
-            match self.gate(&seg.parcel, lane, cx, may_start) {
+            match self.gate(&seg.parcel, (lane, index), cx, may_start) {
                 Gate::Stop(stop) => return Some(stop),
                 Gate::Go if self.batch_max > 1 => {
                     self.hold_batch(group, lane);
@@ -479,7 +480,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
             if !self.lanes.is_empty() || !parcel.lease.may_start() {
                 return None;
             }
-            if let Some(stop) = self.stop(cx, may_start) {
+            if let Some(stop) = self.stop(parcel.age(index), cx, may_start) {
                 return Some(stop);
             }
             let started = start_one(
@@ -493,6 +494,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
                 },
             );
             let at_once = matches!(started, Started::Acked);
+            group.late += u32::from(!at_once);
             match &mut seg.cut {
                 Cut::Items { .. } => {
                     if !at_once {
@@ -523,7 +525,7 @@ impl<L, H: Handler<L>> Runner<L, H> {
     fn gate(
         &mut self,
         parcel: &Parcel<L>,
-        lane: LaneId,
+        (lane, index): (LaneId, u32),
         cx: &mut Context<'_>,
         may_start: &mut dyn FnMut() -> bool,
     ) -> Gate {
@@ -540,21 +542,31 @@ impl<L, H: Handler<L>> Runner<L, H> {
         if parcel.lease.rests() {
             return Gate::Rests;
         }
-        match self.stop(cx, may_start) {
+        let age = parcel.age(index);
+        let oldest = self.runnable.peek();
+        if oldest.is_some_and(|Reverse((waits, _))| *waits < age) {
+            return Gate::Stop(Stop::Older);
+        }
+        match self.stop(age, cx, may_start) {
             Some(stop) => Gate::Stop(stop),
             None => Gate::Go,
         }
     }
 
-    /// What forbids any start at all.
-    fn stop(&mut self, cx: &mut Context<'_>, may_start: &mut dyn FnMut() -> bool) -> Option<Stop> {
+    /// What forbids any start at all. The record that would start is this old.
+    fn stop(
+        &mut self,
+        age: Age,
+        cx: &mut Context<'_>,
+        may_start: &mut dyn FnMut() -> bool,
+    ) -> Option<Stop> {
         if self.in_turn && self.slots.pending() > 0 {
             return Some(Stop::Cap);
         }
         if let Some(seat) = &mut self.permits
             && !self.may_pend
         {
-            if !seat.acquire(cx.waker()) {
+            if !seat.acquire(age, cx.waker()) {
                 return Some(Stop::Cap);
             }
             self.may_pend = true;
@@ -720,9 +732,9 @@ impl<L, H: Handler<L>> Runner<L, H> {
     /// The lane's record is done with: the next one's turn.
     fn unblock(&mut self, lane: u32) {
         if let Some(Blocked::Busy(chain)) = self.lanes.get(&lane) {
-            match chain.is_empty() {
-                true => drop(self.lanes.remove(&lane)),
-                false => self.runnable.push_back(lane),
+            match self.waits.front(chain).map(Stretch::age) {
+                None => drop(self.lanes.remove(&lane)),
+                Some(age) => self.runnable.push(Reverse((age, lane))),
             }
         }
     }

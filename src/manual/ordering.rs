@@ -18,6 +18,18 @@
 //! without a key run in any order. A hot key takes one place of the `n`: with a million records of
 //! it beside 1,000 cold keys, those start within one handler's time of what they would alone.
 //!
+//! Where more could run than may, what was read first starts first, over all lanes and keys. So none
+//! starves, and a lane that fell behind catches up before the others are done.
+//!
+//! A lane by key that does not move (a handler that takes a minute, a record that waits for its
+//! retry) must not fill the memory that the others need. When the byte budget has refused the next
+//! fetch for a tenth of a second and nothing else flowed, the longest queue lets go of what lies
+//! beyond its share, an eighth of the budget over all lanes (under `lanes_per_key`: a 512th for each
+//! key). The log still has those records: they stay open in watermark, commits and lag, and are
+//! read again, in order, when the lane is free. The snapshot counts them, and the bytes read twice.
+//! How far this may go is `ahead_max`. It needs `Commit::Tracked`, and a lane key that depends on
+//! nothing but the record.
+//!
 //! ```
 //! use laneway::{Kafka, LaneKey, Topics};
 //! let by_customer = LaneKey::by(|record| {

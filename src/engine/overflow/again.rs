@@ -7,7 +7,7 @@ use crate::engine::{Engine, Event, Phase};
 use crate::error::{Error, ErrorKind};
 use crate::fetch::{Fetched, Loss, Start};
 use crate::ids::{LeaseId, TopicPartition};
-use crate::lane::{KeyHash, Keys, LaneId, Parcel};
+use crate::lane::{KeyHash, Keys, LaneName, Parcel};
 use crate::record::Delivery;
 use crate::records::{Batch, Limits, RawBatch};
 use crate::settle::Tracker;
@@ -152,7 +152,7 @@ impl Engine {
         let refused = batch.refused().cloned();
         let refused = refused.map(|e| e.into_error(partition.topic.clone(), partition.partition));
         let next = batch.next_offset();
-        match self.pick_again(lease, &partition, batch) {
+        match self.pick_again(now, lease, &partition, batch) {
             Ok(picked) => {
                 for (parcel, places) in picked.parcels {
                     self.deal_places(&parcel, &places);
@@ -176,6 +176,7 @@ impl Engine {
     /// Which records of the batch go to their lanes now.
     fn pick_again(
         &mut self,
+        now: Now,
         lease: LeaseId,
         partition: &TopicPartition,
         batch: Batch,
@@ -201,6 +202,7 @@ impl Engine {
         let whole = Arc::new(Parcel {
             lease: tenure.lease.clone(),
             first_ordinal: from,
+            taken_at: now,
             len: len as u32,
             load: Delivery {
                 topic: partition.topic.clone(),
@@ -210,7 +212,7 @@ impl Engine {
             },
         });
         let batch = &whole.load.batch;
-        let mut room: BTreeMap<LaneId, usize> = BTreeMap::new();
+        let mut room: BTreeMap<LaneName, usize> = BTreeMap::new();
         let mut places: Vec<Place> = Vec::new();
         let mut free = overflow.copies.free_bytes();
         let (mut at, mut next) = (0, of.gone.next_from(from));
@@ -275,6 +277,7 @@ impl Engine {
             let parcel = Arc::new(Parcel {
                 lease: whole.lease.clone(),
                 first_ordinal: first.ordinal,
+                taken_at: now,
                 len: copy.len() as u32,
                 load: overflow.copy(&whole.load, copy),
             });
@@ -301,7 +304,7 @@ impl Engine {
     }
 
     /// Lanes that had no room wait until half of what they hold has run.
-    fn rest(&mut self, now: Now, lease: LeaseId, left: &[LaneId]) {
+    fn rest(&mut self, now: Now, lease: LeaseId, left: &[LaneName]) {
         let (Some(overflow), Some(tenure)) = (&mut self.overflow, self.leases.get(lease)) else {
             return;
         };
@@ -397,7 +400,7 @@ struct Picked {
     /// What goes to lanes.
     parcels: Vec<Copied>,
     /// Lanes that had no room.
-    left: Vec<LaneId>,
+    left: Vec<LaneName>,
 }
 
 fn settle(tracker: &mut Tracker, ordinal: u64, settled: &mut u64) {

@@ -6,9 +6,14 @@
 //!
 //! 1. Only lanes by key let go, and only where commits are tracked. Records without a key are
 //!    never let go.
-//! 2. It happens when the budget refuses the next fetch: the lane with the longest queue lets go
-//!    of what lies beyond its share; never of a record that has run, or is with an executor. What
-//!    stays is copied out of its batches, so that it pins no more than itself.
+//! 2. It happens when the budget has refused the next fetch for a while and nothing was dealt in
+//!    it: the lane with the longest queue lets go of what lies beyond its share; never of a record
+//!    that has run, or is with an executor. What stays is copied out of its batches, so that it
+//!    pins no more than itself. Not at once: a thread that the system keeps waiting for some
+//!    milliseconds looks like a stuck lane, and to read all of its records a second time costs many
+//!    times what it waited. Where each live key has a lane there are too many to look at each time:
+//!    those that hold more than a share are looked for, and after a look in vain not before a
+//!    while has passed.
 //! 3. An *entry* for each lane and lease says which ordinals are gone. While there is one, each
 //!    new record of that lane and lease is gone at once. So what a lane holds always comes before
 //!    what is gone.
@@ -28,15 +33,16 @@ mod letgo;
 use super::{CommitMode, Config, LaneKey, parts};
 use crate::fetch::{Budget, Fetch, FetchConfig};
 use crate::ids::LeaseId;
-use crate::lane::{KeyHash, Keys, LaneHasher, LaneId, Lanes, Mode, Parcel};
+use crate::lane::{KeyHash, Keys, LaneHasher, LaneId, LaneName, Lanes, Mode, Parcel};
 use crate::record::{Delivery, Record};
 use crate::records::Batch;
 use crate::settle::{Gone, Tracker};
-use crate::time::Now;
+use crate::time::{Now, earliest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The parts of the budget: this one for the cursor, and as much for the copies.
 const PART: u64 = 8;
@@ -44,6 +50,15 @@ const PART: u64 = 8;
 /// Lanes with something gone, all leases together. With so many nothing more is let go, and the
 /// budget stops the intake.
 const GONE_LANES_MAX: usize = 65_536;
+
+/// Shares that the copies' part is worth where each live key has a lane. A key that holds no more
+/// than one, a 512th of the budget, lets go of nothing: where all are slow alike that is what back
+/// pressure is for.
+const SHARES: usize = 64;
+
+/// How long nothing must have been dealt before something is let go, and the time between two looks
+/// in vain: a look at all queues costs a millisecond or a few.
+const STILL_FOR: Duration = Duration::from_millis(100);
 
 /// What a copied stretch takes beside its records.
 const PARCEL_BYTES: usize = 256;
@@ -60,8 +75,12 @@ pub(in crate::engine) struct Overflow {
     share: usize,
     leases: BTreeMap<LeaseId, LetGo>,
     entries: usize,
-    /// How long each lane's queue was when it was last looked at in vain.
-    looked: Vec<u32>,
+    /// How long each lane's queue was when it was last looked at in vain. None where each live key
+    /// has a lane.
+    looked: Option<BTreeMap<LaneName, u32>>,
+    /// When queues may be looked at again, and whether somebody waits for it.
+    look_at: Now,
+    look_wanted: bool,
     /// What copies held when one was refused: no pass begins before they hold less.
     refused_at: Option<usize>,
 }
@@ -70,7 +89,7 @@ pub(in crate::engine) struct Overflow {
 #[derive(Default)]
 struct LetGo {
     gone: Gone,
-    lanes: BTreeMap<LaneId, Entry>,
+    lanes: BTreeMap<LaneName, Entry>,
     pass: Option<Pass>,
     /// The cursor met what it cannot pass; the user was told.
     stopped: bool,
@@ -88,7 +107,7 @@ struct Entry {
 
 /// What is being read again.
 struct Pass {
-    lanes: BTreeSet<LaneId>,
+    lanes: BTreeSet<LaneName>,
     /// The next offset.
     cursor: i64,
 }
@@ -103,8 +122,10 @@ pub(in crate::engine) struct GoneView {
 impl Overflow {
     /// None where nothing may be let go.
     pub(in crate::engine) fn new(c: &Config, now: Now) -> Option<Self> {
-        let Mode::Fixed { lanes } = c.mode else {
-            return None;
+        let (shares, looked) = match c.mode {
+            Mode::Fixed { lanes } => (lanes.max(1) as usize, Some(BTreeMap::new())),
+            Mode::PerKey { .. } => (SHARES, None),
+            Mode::InTurn | Mode::Any { .. } => return None,
         };
         let by_key = !matches!(c.lane_key, LaneKey::Partition);
         if !by_key || c.commit != CommitMode::Tracked {
@@ -119,12 +140,25 @@ impl Overflow {
         Some(Overflow {
             fetch: Fetch::new(config, now),
             copies: Budget::new(part),
-            share: part / lanes.max(1) as usize,
+            share: part / shares,
             leases: BTreeMap::new(),
             entries: 0,
-            looked: vec![0; lanes as usize],
+            looked,
+            look_at: now + STILL_FOR,
+            look_wanted: false,
             refused_at: None,
         })
+    }
+
+    /// Something of the main position is dealt.
+    pub(in crate::engine) fn flows(&mut self, now: Now) {
+        self.look_at = now + STILL_FOR;
+    }
+
+    /// When something is due by itself.
+    pub(in crate::engine) fn next_deadline(&self) -> Option<Now> {
+        let look = self.look_wanted.then_some(self.look_at);
+        earliest(self.fetch.next_deadline(), look)
     }
 
     /// What is left of the budget for the main position.

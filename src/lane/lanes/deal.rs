@@ -113,8 +113,8 @@ impl<L> Lanes<L> {
             }
             let l = self.lane_of(*key);
             let lane = &mut self.lanes[l as usize];
-            let crowded = self.execs[lane.exec as usize].crowded;
-            let plain = lane.flags == 0 && lane.out > 0 && !crowded;
+            let exec = &self.execs[lane.exec as usize];
+            let plain = lane.flags == 0 && lane.out > 0 && !exec.crowded && !exec.is_full();
             if !plain && !self.may_deal(l) {
                 self.enqueue(l, parcel, index, 1);
                 continue;
@@ -135,8 +135,14 @@ impl<L> Lanes<L> {
         }
         if self.lanes[l as usize].out == 0 {
             let exec = self.pick();
+            if self.execs[exec].is_full() {
+                return false;
+            }
             self.lanes[l as usize].exec = exec as u32;
             return true;
+        }
+        if self.execs[self.lanes[l as usize].exec as usize].is_full() {
+            return false;
         }
         if self.should_move(l) {
             self.lanes[l as usize].flags |= MOVING;

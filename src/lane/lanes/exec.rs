@@ -1,12 +1,13 @@
 //! What the engine keeps about one executor, and which executor a lane goes to.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::LaneId;
 use super::super::group::{Cut, Group, Item, Parcel, Seg, Stretch};
-use super::{LISTED, Lanes, MOVING, RIPE, SEALED, TRIAL};
+use super::{LISTED, Lanes, MOVING, RIPE, SEALED, TRIAL, Waiting};
 use crate::time::Now;
 
 pub(super) struct Exec<L> {
@@ -23,7 +24,7 @@ pub(super) struct Exec<L> {
     /// Records dealt to it whose result is not known.
     pub(super) load: usize,
     /// Lanes bound to it that may go on.
-    pub(super) lanes: VecDeque<u32>,
+    pub(super) lanes: Waiting,
     /// Lanes on it should rather not get more: set when a parcel is dealt.
     pub(super) crowded: bool,
     /// Nanoseconds a record, lately. Zero: not known.
@@ -33,6 +34,8 @@ pub(super) struct Exec<L> {
     pub(super) size: u32,
     size_min: u32,
     size_max: u32,
+    /// That, where most results come late.
+    late_max: u32,
     spare: Vec<Group<L>>,
     /// Until when what is here waits for a full batch.
     pub(super) short_until: Option<Now>,
@@ -48,11 +51,21 @@ const GROUP_RECORDS_FIRST: u32 = 16;
 const SPARE_MAX: usize = 4;
 /// Records ready for one executor from which on its lanes queue instead.
 const READY_RECORDS_MAX: usize = 8 * GROUP_RECORDS_MAX as usize;
+/// Records that a group may have at least, however slow each is.
+pub(super) const LATE_RECORDS_MIN: u32 = 32;
+/// Groups' worth of records ready for one executor from which on what is dealt to it queues in its
+/// lane. Step 1: all of a long log is dealt at once to lanes that are free just then. Step 2: those
+/// that were not have their records in queues. Step 3: the executor takes from queues only when
+/// what is ready has been walked, so these lanes stand still for as long as the rest of the log
+/// takes, and run on their own in the end.
+const READY_GROUPS_MAX: usize = 4;
+/// That is at least so many records.
+const READY_RECORDS_MIN: usize = 64;
 /// Records that one lane may put into a group in one go, when several could.
 const RELEASE_MAX: u32 = 64;
 
 impl<L> Exec<L> {
-    pub(super) fn new(groups_max: usize, size_min: u32, size_max: u32) -> Self {
+    pub(super) fn new(groups_max: usize, (size_min, size_max): (u32, u32), late_max: u32) -> Self {
         Exec {
             ready: VecDeque::new(),
             filling: Group::new(),
@@ -62,13 +75,14 @@ impl<L> Exec<L> {
             shipped_records: 0,
             groups_max,
             load: 0,
-            lanes: VecDeque::new(),
+            lanes: Waiting::new(),
             crowded: false,
             pace: 0,
             last_back: Now(0),
             size: whole(GROUP_RECORDS_FIRST.clamp(size_min, size_max), size_min),
             size_min,
             size_max,
+            late_max: late_max.clamp(size_min, size_max),
             spare: Vec::new(),
             short_until: None,
         }
@@ -81,6 +95,12 @@ impl<L> Exec<L> {
             true => self.may_ship() && self.ready_records == 0,
             false => self.ready_records + self.shipped_records < 2 * self.size as usize,
         }
+    }
+
+    /// Whether lanes on it queue what is dealt to them.
+    pub(super) fn is_full(&self) -> bool {
+        let most = READY_GROUPS_MAX * self.size as usize;
+        self.ready_records >= most.max(READY_RECORDS_MIN)
     }
 
     pub(super) fn may_ship(&self) -> bool {
@@ -203,7 +223,16 @@ impl<L> Exec<L> {
             old => (old - old / 2 + pace / 2).max(1),
         };
         let size = u32::try_from(GROUP_NANOS / self.pace).unwrap_or(GROUP_RECORDS_MAX);
-        self.size = whole(size.clamp(self.size_min, self.size_max), self.size_min);
+        // A walk past pending records and those behind them takes no time, and says nothing of how
+        // long they take: what the executor holds then keeps older records, in the queues of lanes
+        // that were blocked, from their turn.
+        // (A batch's results all come late, whatever it is.)
+        let pends = self.size_min == 1 && group.late > group.records / 2;
+        let most = match pends {
+            true => self.late_max,
+            false => self.size_max,
+        };
+        self.size = whole(size.clamp(self.size_min, most), self.size_min);
     }
 
     pub(super) fn keep(&mut self, mut group: Group<L>) {
@@ -338,11 +367,13 @@ impl<L> Lanes<L> {
                 continue;
             }
             let exec = &mut self.execs[e];
-            let Some(l) = exec
-                .lanes
-                .pop_front()
-                .or_else(|| self.free_lanes.pop_front())
-            else {
+            // The older one of the two; none is younger than any.
+            let (bound, free) = (exec.lanes.peek(), self.free_lanes.peek());
+            let from = match free.is_some() && bound.is_none_or(|bound| Some(bound) < free) {
+                true => &mut self.free_lanes,
+                false => &mut exec.lanes,
+            };
+            let Some(Reverse((_, l))) = from.pop() else {
                 break;
             };
             let lane = &mut self.lanes[l as usize];

@@ -11,7 +11,8 @@ mod shed;
 mod view;
 mod waits;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use self::held::Held;
 use self::keys::KeyTable;
 use super::LaneId;
 use super::chain::{Chain, Nodes};
-use super::group::{Group, Lease, Stretch};
+use super::group::{Age, Group, Lease, Stretch};
 use super::hash::KeyHash;
 use super::permits::Permits;
 use super::retry::{Exhausted, Jitter, Retry, Why};
@@ -240,7 +241,7 @@ pub struct Lanes<L> {
     nodes: Nodes<Stretch<L>>,
     execs: Vec<Exec<L>>,
     /// Lanes that may go on and are bound to no executor.
-    free_lanes: VecDeque<u32>,
+    free_lanes: Waiting,
     /// Records without a lane whose retry is due.
     again: Chain,
     timers: BTreeMap<(Now, u64), Due<L>>,
@@ -276,6 +277,10 @@ pub struct Lanes<L> {
     /// Lanes that have begun to wait for a full batch; their time begins when it is next known.
     short: Vec<u32>,
 }
+
+/// Lanes that may go on, the one whose next record is the oldest first: a lane that has fallen behind
+/// catches up.
+type Waiting = BinaryHeap<Reverse<(Age, u32)>>;
 
 /// One lane. In the hot path `flags` is zero.
 struct Lane {
@@ -361,6 +366,14 @@ impl<L> Lanes<L> {
             _ => config.executors.max(1),
         };
         let groups_max = if config.blocking { 1 } else { 2 };
+        let at_once = match config.mode {
+            Mode::InTurn => 1,
+            Mode::Any { workers: n } | Mode::Fixed { lanes: n } | Mode::PerKey { at_once: n } => n,
+        };
+        // Enough for everything that may be pending there to be replaced twice.
+        let late_max = (at_once / executors)
+            .saturating_mul(2)
+            .max(exec::LATE_RECORDS_MIN);
         // A call that blocks its thread must hold up nothing that could run elsewhere.
         let size_max = match config.blocking && !has_lanes {
             true => config.batch_max.max(1),
@@ -376,9 +389,9 @@ impl<L> Lanes<L> {
             lanes: (0..lanes).map(|_| Lane::new()).collect(),
             nodes: Nodes::new(),
             execs: (0..executors)
-                .map(|_| Exec::new(groups_max, config.batch_max.max(1), size_max))
+                .map(|_| Exec::new(groups_max, (config.batch_max.max(1), size_max), late_max))
                 .collect(),
-            free_lanes: VecDeque::new(),
+            free_lanes: Waiting::new(),
             again: Chain::EMPTY,
             timers: BTreeMap::new(),
             timer_next: 0,
@@ -555,9 +568,13 @@ impl<L> Lanes<L> {
         }
         if lane.may_go(self.one_lane) && !lane.is(LISTED) {
             lane.flags |= LISTED;
+            let age = self
+                .nodes
+                .front(&lane.queue)
+                .map_or((Now(0), 0), Stretch::age);
             match lane.is_bound() {
-                true => self.execs[lane.exec as usize].lanes.push_back(l),
-                false => self.free_lanes.push_back(l),
+                true => self.execs[lane.exec as usize].lanes.push(Reverse((age, l))),
+                false => self.free_lanes.push(Reverse((age, l))),
             }
         }
         if self.keys.is_some() && self.lanes[l as usize].is_idle() {

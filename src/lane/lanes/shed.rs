@@ -3,31 +3,49 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::LaneId;
+use super::super::LaneName;
 use super::super::group::{Parcel, Stretch};
 use super::super::hash::KeyHash;
 use super::{Lanes, Mode, RETURNING};
 
 impl<L> Lanes<L> {
     /// The lane that records of this key go to. None where no lane is theirs for good: records
-    /// without a key, and modes without a fixed number of lanes.
+    /// without a key, and modes without lanes.
     #[must_use]
-    pub fn lane_for(&self, key: KeyHash) -> Option<LaneId> {
-        let fixed = matches!(self.mode, Mode::Fixed { .. });
-        (fixed && !key.is_keyless()).then(|| LaneId(self.lane_number(key) as u32))
+    pub fn lane_for(&self, key: KeyHash) -> Option<LaneName> {
+        match self.mode {
+            _ if key.is_keyless() => None,
+            Mode::Fixed { .. } => Some(LaneName(self.lane_number(key) as u64)),
+            Mode::PerKey { .. } => Some(LaneName(key.number())),
+            Mode::InTurn | Mode::Any { .. } => None,
+        }
     }
 
-    /// How many lanes there are.
-    #[must_use]
-    pub fn count(&self) -> u32 {
-        self.lanes.len() as u32
+    /// The number that a lane has now. None for a key of which nothing is held.
+    fn number_of(&self, lane: LaneName) -> Option<usize> {
+        let number = match &self.keys {
+            Some(keys) => keys.get(KeyHash::new(lane.0)).map(|l| l as usize),
+            None => usize::try_from(lane.0).ok(),
+        };
+        number.filter(|number| *number < self.lanes.len())
+    }
+
+    /// The lanes in which records wait, with how many those are; those with executors apart.
+    pub fn queues(&self) -> impl Iterator<Item = (LaneName, u32)> {
+        let lanes = self.lanes.iter().zip(0u64..);
+        lanes
+            .filter(|(lane, _)| lane.queued > 0)
+            .map(|(lane, number)| match self.keys.is_some() {
+                true => (LaneName(lane.key.number()), lane.queued),
+                false => (LaneName(number), lane.queued),
+            })
     }
 
     /// Records that wait in a lane, those with executors apart.
     #[must_use]
-    pub fn queued_in(&self, lane: LaneId) -> u32 {
-        let lane = self.lanes.get(lane.0 as usize);
-        lane.map_or(0, |lane| lane.queued)
+    pub fn queued_in(&self, lane: LaneName) -> u32 {
+        let number = self.number_of(lane);
+        number.map_or(0, |number| self.lanes[number].queued)
     }
 
     /// Whether no more is wanted because so much waits in lanes.
@@ -39,13 +57,13 @@ impl<L> Lanes<L> {
     /// What waits in a lane, by the caller's own weight of a stretch.
     pub fn queued_weight(
         &self,
-        lane: LaneId,
+        lane: LaneName,
         weight: impl Fn(&Parcel<L>, Range<u32>) -> usize,
     ) -> usize {
-        let Some(lane) = self.lanes.get(lane.0 as usize) else {
+        let Some(number) = self.number_of(lane) else {
             return 0;
         };
-        let stretches = self.nodes.iter(&lane.queue);
+        let stretches = self.nodes.iter(&self.lanes[number].queue);
         stretches.map(|s| weight(&s.parcel, s.range())).sum()
     }
 
@@ -57,15 +75,15 @@ impl<L> Lanes<L> {
     /// find their place at the front taken by what comes after them.
     pub fn shed(
         &mut self,
-        lane: LaneId,
+        lane: LaneName,
         keep: usize,
         weight: impl Fn(&Parcel<L>, Range<u32>) -> usize,
         mut goes: impl FnMut(&Arc<Parcel<L>>, u32) -> bool,
     ) -> u32 {
-        let l = lane.0;
-        let Some(lane) = self.lanes.get_mut(l as usize) else {
+        let Some(number) = self.number_of(lane) else {
             return 0;
         };
+        let lane = &mut self.lanes[number];
         if lane.is(RETURNING) || lane.queued < 2 {
             return 0;
         }
@@ -113,7 +131,7 @@ impl<L> Lanes<L> {
         lane.queued -= gone;
         self.queued -= gone as usize;
         if gone > 0 {
-            self.touch(l);
+            self.touch(number as u32);
         }
         gone
     }
@@ -122,12 +140,13 @@ impl<L> Lanes<L> {
     /// same ordinals, in memory of their own.
     pub fn repack(
         &mut self,
-        lane: LaneId,
+        lane: LaneName,
         mut other: impl FnMut(&Arc<Parcel<L>>, Range<u32>) -> Option<Arc<Parcel<L>>>,
     ) {
-        let Some(lane) = self.lanes.get(lane.0 as usize) else {
+        let Some(number) = self.number_of(lane) else {
             return;
         };
+        let lane = &self.lanes[number];
         self.nodes.for_each_mut(&lane.queue, |stretch| {
             if let Some(parcel) = other(&stretch.parcel, stretch.range()) {
                 let index = stretch.ordinal().wrapping_sub(parcel.first_ordinal);

@@ -5,6 +5,7 @@ use super::world::{Act, World, lock};
 use crate::ids::LeaseId;
 use crate::lane::group::Cut;
 use crate::lane::{KeyHash, Keys, LaneHasher, LanesConfig, Lease, LeaseState, Mode, Parcel};
+use crate::time::Now;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -253,6 +254,7 @@ fn parcel_of_an_ended_lease_is_dropped() {
     let parcel = Arc::new(Parcel {
         lease: Arc::clone(&lease),
         first_ordinal: 0,
+        taken_at: Now(0),
         len: 1,
         load: vec![None],
     });

@@ -311,6 +311,7 @@ fn attempts_and_errors_are_seen_again() {
     let parcel = Arc::new(Parcel {
         lease,
         first_ordinal: 0,
+        taken_at: Now(0),
         len: 3,
         load: (),
     });
@@ -400,6 +401,7 @@ fn the_error_policy_decides() {
         let parcel = Arc::new(Parcel {
             lease,
             first_ordinal: first,
+            taken_at: Now(0),
             len,
             load: (),
         });
@@ -542,6 +544,7 @@ fn a_blocking_call_that_returns_too_late_has_failed() {
     let parcel = Arc::new(Parcel {
         lease,
         first_ordinal: 0,
+        taken_at: Now(0),
         len: 2,
         load: (),
     });

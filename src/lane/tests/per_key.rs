@@ -1,5 +1,6 @@
 //! A lane for each live key.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -39,6 +40,51 @@ fn at_most_n_records_run_at_once() {
     assert_eq!(lock(&world.script).at_once_seen, 16);
     assert_eq!(world.watermark(lease), 200);
     world.finish();
+}
+
+/// Over any number of keys the work is done about as soon as it could be: however the keys share
+/// out among the executors, none is left over when the others are done. The least that any client
+/// could take is the sum over sixteen, or the busiest key.
+#[test]
+fn no_key_is_left_over_when_the_others_are_done() {
+    const RECORDS: u64 = 5_000;
+    let nanos = |ordinal: u64| ordinal.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 42;
+    for n in [5u64, 17, 18, 19, 20, 23, 27, 33, 40, 50, 63, 100, 200] {
+        let mut world = World::new(&per_key(16));
+        let lease = world.grant(0);
+        world.otherwise(Act::Wait);
+        let key = |ordinal: u64| (ordinal % n) as u8;
+        let mut busiest = vec![0; n as usize];
+        (0..RECORDS).for_each(|ordinal| busiest[usize::from(key(ordinal))] += nanos(ordinal));
+        let sum: u64 = busiest.iter().sum();
+        let floor = busiest.into_iter().max().unwrap_or(0).max(sum / 16);
+        let (mut dealt, mut ends) = (0, BTreeMap::new());
+        loop {
+            while dealt < RECORDS && world.lanes.wants_more() {
+                let many: Vec<u8> = (dealt..RECORDS.min(dealt + 100)).map(key).collect();
+                dealt += many.len() as u64;
+                world.deal(lease, &keys(&many), false);
+            }
+            world.run();
+            for run in world.waiting() {
+                let (_, ordinal) = lock(&world.script).runs[&run].records[0];
+                let end = || (world.now + Duration::from_nanos(nanos(ordinal)), run);
+                if !ends.values().any(|known| *known == run) {
+                    ends.insert(end(), run);
+                }
+            }
+            let Some(((at, _), run)) = ends.pop_first() else {
+                break;
+            };
+            world.go_to(at);
+            world.complete(run, Say::Ack);
+        }
+        assert_eq!(world.watermark(lease), RECORDS as i64);
+        let over = world.now.0 as f64 / floor as f64;
+        // The rest is the end: what is left of some keys when there are fewer than sixteen.
+        assert!(over < 1.05, "{n} keys: {over} of the floor");
+        world.finish();
+    }
 }
 
 /// One key is stuck: its records wait, those of 200 others pass, whatever they hash to.
@@ -195,6 +241,7 @@ fn cold_waits(hot: u32, rounds: u32) -> (f64, u64) {
             let parcel = Arc::new(Parcel {
                 lease: Arc::clone(&lease),
                 first_ordinal: ordinal,
+                taken_at: Now(0),
                 len,
                 load,
             });
@@ -322,6 +369,7 @@ fn keys_are_told_apart_by_all_their_bits() {
     let parcel = Arc::new(Parcel {
         lease: Lease::new(LeaseId(1)),
         first_ordinal: 0,
+        taken_at: Now(0),
         len: 64,
         load: (),
     });

@@ -465,6 +465,7 @@ impl World {
         let parcel = Arc::new(Parcel {
             lease: lease_arc,
             first_ordinal: first,
+            taken_at: self.now,
             len,
             load,
         });
