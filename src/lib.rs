@@ -82,8 +82,8 @@ pub mod wire;
 
 pub use engine::{
     CommitMode as Commit, DeadLetterHeaders, Event, Holdup, HoldupState, InFlight, LaneKey,
-    LaneSnapshot, MapFull, OffsetMap, PartitionSnapshot, RunningRecord, SNAPSHOT_LANES_MAX, Scope,
-    SeekTo, Snapshot, TooLarge,
+    LaneSnapshot, MapFull, OffsetMap, PartitionSnapshot, Recreated, RunningRecord,
+    SNAPSHOT_LANES_MAX, Scope, SeekTo, Snapshot, TooLarge,
 };
 pub use error::{Error, ErrorKind};
 pub use fetch::{LossPolicy, StartOffset};

@@ -526,7 +526,7 @@ fn commit_now_answers_once_it_is_acknowledged() {
     assert!(error.is_retriable(), "{error}");
 }
 
-/// A record that runs for longer than `stall_after` is told of, once and then each time its
+/// E01: a record that runs for longer than `stall_after` is told of, once and then each time its
 /// age has doubled; the session lives; the snapshot says which record holds the commit back.
 #[test]
 fn a_record_that_runs_too_long_is_told_of() {
@@ -576,7 +576,7 @@ fn stalls(world: &World) -> Vec<(TopicPartition, i64, Duration)> {
         .collect()
 }
 
-/// Where the user wants it, such a record ends the subscription, which leaves its group.
+/// E01: where the user wants it, such a record ends the subscription, which leaves its group.
 #[test]
 fn a_stall_may_end_the_subscription() {
     let mut world = World::with_topic(1, 1, 350);

@@ -378,9 +378,12 @@ pub struct Snapshot {
 pub struct PartitionSnapshot {
     /// Which.
     pub partition: TopicPartition,
-    /// The next offset to be dealt to a lane.
+    /// The right to work on it: a number that is new whenever reading begins anew, by a grant, a
+    /// seek or a loss of data, and is never used again in this subscription.
+    pub lease: LeaseId,
+    /// The next offset to be dealt to a lane; -1 until it is known where to begin.
     pub position: i64,
-    /// The lowest offset that has not settled.
+    /// The lowest offset that has not settled; -1 until it is known where to begin.
     pub watermark: i64,
     /// The last offset that the broker acknowledged as committed.
     pub committed: Option<i64>,

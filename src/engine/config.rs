@@ -160,6 +160,30 @@ pub enum MapFull {
     Wait,
 }
 
+/// What to do where a topic was deleted and made anew under its name while it was read.
+///
+/// Either way nothing of the old topic counts for the new one: no position, no commit, no offset
+/// map, no result of a handler that still runs; and an [`Event::DataLoss`](super::Event::DataLoss)
+/// says so for each partition.
+///
+/// ```
+/// # use laneway::{Kafka, Topics};
+/// # let subscription = Kafka::new(["localhost:9092"]).subscribe(Topics::named(["t"]).group("g"));
+/// use laneway::Recreated;
+/// let subscription = subscription.on_recreated(Recreated::Stop);
+/// assert_eq!(Recreated::default(), Recreated::Afresh);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Recreated {
+    /// The new topic is read from its first record on, whatever the start policy. The default.
+    #[default]
+    Afresh,
+    /// The subscription ends with an error that names the topic; partitions of others are drained
+    /// and committed. Started again, it begins the new topic where the start policy says.
+    Stop,
+}
+
 /// The settings of one subscription. The face builds it and has checked it.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -173,6 +197,8 @@ pub struct Config {
     pub start: StartOffset,
     /// What to do where records would be skipped.
     pub loss: LossPolicy,
+    /// What to do where a topic was made anew.
+    pub recreated: Recreated,
     /// Which records are seen.
     pub isolation: Isolation,
     /// Which lane a record goes to.
@@ -282,6 +308,7 @@ impl Config {
             source,
             start: StartOffset::Earliest,
             loss: LossPolicy::Stop,
+            recreated: Recreated::Afresh,
             isolation: Isolation::ReadUncommitted,
             lane_key: LaneKey::Partition,
             mode: Mode::InTurn,

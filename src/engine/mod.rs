@@ -35,7 +35,9 @@ mod steering;
 mod writing;
 
 pub use action::{Action, Command, Done, Event, Group, LinkEvent, PartitionSnapshot, Snapshot};
-pub use config::{Commit as CommitMode, Config, LaneFn, LaneKey, MapFull, OffsetMap, Source};
+pub use config::{
+    Commit as CommitMode, Config, LaneFn, LaneKey, MapFull, OffsetMap, Recreated, Source,
+};
 #[cfg(feature = "runtime")]
 pub(crate) use deadletters::is_topic_name;
 pub use hooks::{Hook, HookId, HookSet};

@@ -3,7 +3,7 @@
 use super::hooks::Load;
 use super::links::{News, Purpose};
 use super::notices::Leaderless;
-use super::{Action, Engine, Event, Phase};
+use super::{Action, Engine, Event, Phase, Recreated};
 use crate::cluster::{ClusterAction, Peer};
 use crate::commit::{CommitAction, MemberRef};
 use crate::error::{Error, ErrorKind};
@@ -566,6 +566,9 @@ impl Engine {
             why: why.to_string(),
         });
         self.end_lease(now, lease);
+        if matches!(why, Loss::Recreated { .. }) && self.config.recreated == Recreated::Stop {
+            return self.stop_for_recreated(now, partition);
+        }
         if !draining && matches!(self.phase, Phase::Running) {
             let lease = self.regrant(now, partition, id);
             let epoch = -1;
@@ -585,6 +588,10 @@ impl Engine {
                 (id, t.partition.clone(), position, self.goes_away(id))
             })
             .collect();
+        let stops = self.config.recreated == Recreated::Stop;
+        let begun = |(_, _, position, _): &&(_, _, Option<i64>, _)| position.is_some();
+        let first = held.iter().find(begun).map(|(_, tp, ..)| tp.clone());
+        let stops = first.filter(|_| stops);
         for (lease, partition, position, draining) in held {
             if self.hooks.waits(lease) {
                 continue; // it has not begun
@@ -600,11 +607,21 @@ impl Engine {
                 why,
             });
             // What was on its way out stays there: the group is about to hear that it is free.
-            if !draining && matches!(self.phase, Phase::Running) {
+            if !draining && stops.is_none() && matches!(self.phase, Phase::Running) {
                 let lease = self.regrant(now, partition, id);
                 self.start_lease(now, lease, Start::Policy);
             }
         }
+        if let Some(partition) = stops {
+            self.stop_for_recreated(now, partition);
+        }
+    }
+
+    fn stop_for_recreated(&mut self, now: Now, partition: TopicPartition) {
+        let words = "the topic was deleted and made anew, and Recreated::Stop ends the subscription \
+                     then: see whether the new one is to be read, and start again";
+        let error = Error::new(ErrorKind::Broker, words).at(partition.topic, partition.partition);
+        self.close(now, now + self.config.drain_max, Err(error));
     }
 
     /// A new lease on a partition that stays ours, at a place that the group need not be asked for.

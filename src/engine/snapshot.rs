@@ -96,6 +96,7 @@ impl Engine {
             let gone = gone.unwrap_or_default();
             PartitionSnapshot {
                 partition: tenure.partition.clone(),
+                lease: id,
                 position: tracker.map_or(-1, Tracker::position),
                 watermark: tracker.map_or(-1, Tracker::watermark),
                 committed: self.commit.as_ref().and_then(|c| c.committed(id)),

@@ -129,6 +129,17 @@ pub struct Tried {
 }
 
 impl Tried {
+    /// The same, with this for its last error, unless it is empty.
+    pub(super) fn because(self: Arc<Self>, reason: Box<str>) -> Arc<Self> {
+        match reason.is_empty() {
+            true => self,
+            false => Arc::new(Tried {
+                error: Some(reason),
+                ..*self
+            }),
+        }
+    }
+
     /// How often it has run.
     #[must_use]
     pub fn attempts(&self) -> u32 {
@@ -186,11 +197,13 @@ impl Retry {
 
     /// Asks a function after each failed run: it sees the record, the number of attempts and the
     /// last error, and answers with what shall become of the record:
-    /// [`Outcome::RetryAfter`] to run it again, [`Outcome::DeadLetter`], [`Outcome::Drop`] or
+    /// [`Outcome::RetryAfter`] to run it again, [`Outcome::DeadLetter`] (whose reason the dead
+    /// letter carries; an empty one leaves it at the last error), [`Outcome::Drop`] or
     /// [`Outcome::Stop`] to give it up. [`Outcome::Retry`] and [`Outcome::Failed`], and a panic in
     /// it, mean a wait as the default policy has it. It is not asked where the handler itself
-    /// named the wait or the end. It runs on the thread that keeps the group's session: keep it
-    /// quick, and let it not block.
+    /// named the wait or the end, nor at a cap on attempts or age: what was named for the cap's end
+    /// counts there. It runs on the thread that keeps the group's session: keep it quick, and let
+    /// it not block.
     ///
     /// ```
     /// use laneway::{Outcome, Retry};
@@ -286,7 +299,8 @@ impl Retry {
         }
     }
 
-    /// What follows a failed run for which the handler named nothing, or only the wait.
+    /// What follows a failed run for which the handler named nothing, or only the wait; and the
+    /// reason, where the function of [`Retry::by`] has one of its own.
     pub(super) fn next(
         &self,
         now: Now,
@@ -295,7 +309,7 @@ impl Retry {
         tried: &Arc<Tried>,
         wait: Option<Duration>,
         jitter: &mut Jitter,
-    ) -> Next {
+    ) -> (Next, Option<Box<str>>) {
         let age = now.since(tried.first);
         let spent = match (self.attempts_max, self.age_max) {
             (Some(max), _) if tried.attempts >= max => Some(Why::Attempts),
@@ -305,13 +319,13 @@ impl Retry {
         if let Some(why) = spent {
             let then = self.then.unwrap_or(Exhausted::DeadLetter);
             if then != Exhausted::Keep {
-                return Next::End(then, why);
+                return (Next::End(then, why), None);
             }
         }
         if let Some(wait) = wait {
-            return Next::After(wait);
+            return (Next::After(wait), None);
         }
-        match &self.waits {
+        let next = match &self.waits {
             Waits::Fixed(wait) => Next::After(*wait),
             Waits::Exponential { min, max } => {
                 Next::After(backoff(*min, *max, tried.attempts, jitter))
@@ -325,7 +339,9 @@ impl Retry {
                 };
                 match catch_unwind(AssertUnwindSafe(|| f(&attempt))) {
                     Ok(Outcome::RetryAfter(wait)) => Next::After(wait),
-                    Ok(Outcome::DeadLetter(_)) => Next::End(Exhausted::DeadLetter, Why::Asked),
+                    Ok(Outcome::DeadLetter(reason)) => {
+                        return (Next::End(Exhausted::DeadLetter, Why::Asked), Some(reason));
+                    }
                     Ok(Outcome::Stop) => Next::End(Exhausted::Stop, Why::Asked),
                     Ok(settled @ (Outcome::Ack | Outcome::Drop)) => Next::Settled(settled),
                     Ok(Outcome::Retry | Outcome::Failed(_)) | Err(_) => {
@@ -333,7 +349,8 @@ impl Retry {
                     }
                 }
             }
-        }
+        };
+        (next, None)
     }
 
     /// Whether this failure is the one at which a cap was reached that is only told of.
@@ -407,7 +424,9 @@ mod tests {
     }
 
     fn next(retry: &Retry, now: Now, attempts: u32) -> Next {
-        retry.next(now, &(), 0, &tried(attempts), None, &mut Jitter::new(7))
+        let tried = tried(attempts);
+        let (next, _) = retry.next(now, &(), 0, &tried, None, &mut Jitter::new(7));
+        next
     }
 
     #[test]
@@ -423,7 +442,7 @@ mod tests {
             (99, 30_000),
         ] {
             for _ in 0..50 {
-                let next = retry.next(Now(0), &(), 0, &tried(attempts), None, &mut jitter);
+                let (next, _) = retry.next(Now(0), &(), 0, &tried(attempts), None, &mut jitter);
                 let Next::After(wait) = next else {
                     panic!("{next:?}");
                 };
@@ -492,7 +511,8 @@ mod tests {
         assert_eq!(next(&retry, Now(0), 1), Next::After(Duration::from_secs(7)));
         assert!(matches!(next(&retry, Now(0), 2), Next::After(_)));
         let asked = |then| Next::End(then, Why::Asked);
-        assert_eq!(next(&retry, Now(0), 3), asked(Exhausted::DeadLetter));
+        let third = retry.next(Now(0), &(), 0, &tried(3), None, &mut Jitter::new(7));
+        assert_eq!(third, (asked(Exhausted::DeadLetter), Some("no".into())));
         assert_eq!(next(&retry, Now(0), 4), asked(Exhausted::Stop));
         assert_eq!(next(&retry, Now(0), 5), Next::Settled(Outcome::Drop));
         assert!(matches!(next(&retry, Now(0), 6), Next::After(_)));

@@ -231,7 +231,7 @@ impl Driver {
             Input::Timeout => self.engine.handle_timeout(now),
             Input::Hook((hook, result)) => {
                 if let Some(hooks) = &mut self.hooks {
-                    hooks.out = None;
+                    hooks.ended(hook);
                 }
                 let done = Command::HookDone { id: hook, result };
                 let id = self.command_id();

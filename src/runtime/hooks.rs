@@ -82,6 +82,12 @@ impl HookRunner {
         self.out = Some((id, task));
     }
 
+    /// This one's word has come. It may be an old one's: step 1, a hook ends and says so; step 2,
+    /// before that is heard the engine gives it up and has the next one run; step 3, it is heard.
+    pub(super) fn ended(&mut self, id: HookId) {
+        self.out.take_if(|(out, _)| *out == id);
+    }
+
     pub(super) fn end(&mut self, id: HookId) {
         if let Some((_, task)) = self.out.take_if(|(out, _)| *out == id) {
             task.abort();
@@ -94,5 +100,46 @@ impl Drop for HookRunner {
         if let Some((_, task)) = self.out.take() {
             task.abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    /// The word of a hook that was given up is not taken for that of the one that runs: this one
+    /// can still be dropped when its own time is over.
+    #[tokio::test]
+    async fn a_late_word_is_not_the_next_hooks() {
+        struct Told(tokio::sync::mpsc::UnboundedSender<()>);
+        impl Drop for Told {
+            fn drop(&mut self) {
+                // The test may be over.
+                let _ = self.0.send(());
+            }
+        }
+        let (told, mut dropped) = unbounded_channel();
+        let f: HookFn = Arc::new(move |_| {
+            let told = Told(told.clone());
+            Box::pin(async move {
+                std::future::pending::<()>().await;
+                drop(told);
+                Ok(())
+            })
+        });
+        let fns = HookFns {
+            revoked: Some(f),
+            ..HookFns::default()
+        };
+        let mut hooks = HookRunner::new(fns, Handle::current());
+        let (done, _ends) = unbounded_channel();
+        hooks.run(HookId(2), Hook::Revoked(Vec::new()), done);
+        tokio::task::yield_now().await;
+        hooks.ended(HookId(1));
+        hooks.end(HookId(2));
+        let over = tokio::time::timeout(Duration::from_secs(30), dropped.recv());
+        assert_eq!(over.await, Ok(Some(())));
     }
 }

@@ -1,6 +1,6 @@
 //! Settings of dead letters: where a record goes that no run will do for.
 
-use super::{Interest, Subscription};
+use super::{BatchSubscription, Interest, Subscription};
 use crate::engine::{DeadLetterHeaders, DeadLetterTopic, Source, TooLarge, is_topic_name};
 use crate::error::Error;
 use crate::record::Record;
@@ -137,5 +137,67 @@ impl Subscription {
             ))),
             false => Ok(()),
         }
+    }
+}
+
+impl BatchSubscription {
+    /// As [`Subscription::dead_letter`]; of a list of outcomes each says it of its own record.
+    ///
+    /// ```
+    /// # #[cfg(not(feature = "broker"))] fn main() {}
+    /// # #[cfg(feature = "broker")] #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let server = laneway::broker::Server::holding("payments", (0..10).map(|n| ("k", [n]))).await?;
+    /// # server.cluster().create_topic("payments.dlq", 1)?;
+    /// # let brokers = server.bootstrap();
+    /// use laneway::{Event, Kafka, Outcome, Record, Topics};
+    ///
+    /// let (written, mut letters) = tokio::sync::mpsc::unbounded_channel();
+    /// let running = Kafka::new(brokers)
+    ///     .subscribe(Topics::named(["payments"]).group("billing"))
+    ///     .on_event(move |event| {
+    ///         if let Event::DeadLettered { offset, .. } = event {
+    ///             written.send(*offset).unwrap();
+    ///         }
+    ///     })
+    ///     .batch(4)
+    ///     .dead_letter("payments.dlq")
+    ///     .start(|batch: Vec<Record>| {
+    ///         let outcome = |r: &Record| match r.offset() % 5 {
+    ///             2 => Outcome::dead_letter("no such account"),
+    ///             _ => Outcome::Ack,
+    ///         };
+    ///         std::future::ready(batch.iter().map(outcome).collect::<Vec<_>>())
+    ///     })?;
+    /// assert_eq!((letters.recv().await, letters.recv().await), (Some(2), Some(7)));
+    /// running.drain().await?;
+    /// assert_eq!(server.cluster().committed("billing", "payments", 0).map(|c| c.offset), Some(10));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn dead_letter(mut self, topic: impl Into<Arc<str>>) -> Self {
+        self.inner = self.inner.dead_letter(topic);
+        self
+    }
+
+    /// As [`Subscription::dead_letter_by`].
+    pub fn dead_letter_by<S: Into<Arc<str>>>(
+        mut self,
+        f: impl Fn(&Record) -> S + Send + Sync + 'static,
+    ) -> Self {
+        self.inner = self.inner.dead_letter_by(f);
+        self
+    }
+
+    /// As [`Subscription::dead_letter_too_large`].
+    pub fn dead_letter_too_large(mut self, policy: TooLarge) -> Self {
+        self.inner = self.inner.dead_letter_too_large(policy);
+        self
+    }
+
+    /// As [`Subscription::dead_letter_headers`].
+    pub fn dead_letter_headers(mut self, names: DeadLetterHeaders) -> Self {
+        self.inner = self.inner.dead_letter_headers(names);
+        self
     }
 }

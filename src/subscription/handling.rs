@@ -2,7 +2,7 @@
 
 use super::{BatchSubscription, Subscription};
 use crate::error::Error;
-use crate::lane::{HandlerError, Mode, Outcome};
+use crate::lane::{HandlerError, Mode, Outcome, Retry};
 use crate::record::Record;
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,6 +142,18 @@ impl BatchSubscription {
         f: impl Fn(&Record, &dyn HandlerError) -> Outcome + Send + Sync + 'static,
     ) -> Self {
         self.inner = self.inner.on_error(f);
+        self
+    }
+
+    /// As [`Subscription::retry`], for each record of a batch.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.inner = self.inner.retry(retry);
+        self
+    }
+
+    /// As [`Subscription::handler_timeout`], for each call: all records of the batch have failed.
+    pub fn handler_timeout(mut self, longest: Duration) -> Self {
+        self.inner = self.inner.handler_timeout(longest);
         self
     }
 }

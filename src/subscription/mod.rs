@@ -12,13 +12,14 @@ mod running;
 mod sasl;
 mod secure;
 pub(crate) mod stream;
+mod waiting;
 
 pub use interest::{Interest, Partitions, Topics};
 pub use kafka::Kafka;
 pub use running::{Lag, Running};
 pub use sasl::{CredentialProvider, Sasl};
 
-use crate::engine::{CommitMode, Config, Engine, Event, LaneKey};
+use crate::engine::{CommitMode, Config, Engine, Event, LaneKey, Recreated};
 use crate::error::{Error, ErrorKind};
 use crate::fetch::{LossPolicy, StartOffset};
 use crate::handler::{Blocking, ErrorPolicy, InBatches, OneByOne};
@@ -128,6 +129,13 @@ impl Subscription {
     /// ```
     pub fn on_loss(mut self, policy: LossPolicy) -> Self {
         self.config.loss = policy;
+        self
+    }
+
+    /// What to do where a topic was deleted and made anew while it was read. By default the new
+    /// one is read from its first record on.
+    pub fn on_recreated(mut self, policy: Recreated) -> Self {
+        self.config.recreated = policy;
         self
     }
 

@@ -1,5 +1,6 @@
 //! Records, or what came of them, taken by the caller one by one.
 
+use super::waiting::{In, deliveries};
 use super::{Running, Subscription};
 use crate::error::Error;
 use crate::handler::OneByOne;
@@ -26,7 +27,8 @@ impl Subscription {
     /// As many deliveries are out at once as handlers would run: one without `workers`, `n` with
     /// `workers(n)`, one for each lane with `workers_by_key(n)`, so that the order of a key holds
     /// whoever works on it. All other settings count as they do for a handler, the byte budget
-    /// too. **A delivery that is dropped without a word is a retry.**
+    /// too. **A delivery that is dropped without a word is a retry.** One that was not taken before
+    /// its handler's time-out, or before its lease had ended, is never handed out.
     ///
     /// ```
     /// # #[cfg(not(feature = "broker"))] fn main() {}
@@ -62,19 +64,18 @@ impl Subscription {
     /// # Errors
     /// As [`Subscription::start`].
     pub fn stream(self) -> Result<Deliveries, Error> {
-        // No longer than there are handlers running: each waits for its delivery's word.
-        let (out, deliveries) = mpsc::unbounded_channel();
+        let (out, deliveries) = deliveries();
+        let policy = self.on_error.clone();
         let hand_out = move |record: Record| {
             let (word, said) = oneshot::channel();
             let delivery = Delivery {
                 record,
                 word: Some(word),
             };
-            // Nobody takes any more: it is dropped, and that is its word.
-            drop(out.send(delivery));
+            out.put(delivery);
             async move { said.await.unwrap_or_else(|_| dropped()) }
         };
-        let running = self.start_tasks(OneByOne(hand_out, None))?;
+        let running = self.start_tasks(OneByOne(hand_out, policy))?;
         Ok(Deliveries {
             deliveries,
             running,
@@ -87,7 +88,8 @@ impl Subscription {
     /// A result is given over before its record settles: [`RESULTS_MAX`] of them wait at most, and
     /// where they are not taken, handlers wait with their records. So no result is missed, and one
     /// may come twice where the record runs again (its partition was lost at that moment, or the
-    /// process ended before the commit). An error is a retry, as ever, and gives nothing.
+    /// process ended before the commit). An error is what it is to any handler, a retry unless
+    /// [`Subscription::on_error`] says otherwise, and gives nothing.
     ///
     /// ```
     /// # #[cfg(not(feature = "broker"))] fn main() {}
@@ -134,20 +136,16 @@ impl Subscription {
                 (record.address(), record.offset(), record.attempt());
             let run = f(record);
             async move {
-                let value = match run.await {
-                    Ok(value) => value,
-                    Err(error) => return Outcome::failed(error.to_string()),
-                };
                 let result = Handled {
                     partition,
                     offset,
                     attempt,
-                    value,
+                    value: run.await?,
                 };
-                match out.send(result).await {
+                Ok::<_, E>(match out.send(result).await {
                     Ok(()) => Outcome::Ack,
                     Err(_) => Outcome::failed("nobody takes results any more"),
-                }
+                })
             }
         };
         let running = self.start_tasks(OneByOne(handle, policy))?;
@@ -163,14 +161,14 @@ fn dropped() -> Outcome {
 /// does; [`Deliveries::join`] says how. Dropping it closes the subscription at once.
 #[derive(Debug)]
 pub struct Deliveries {
-    deliveries: mpsc::UnboundedReceiver<Delivery>,
+    deliveries: In,
     running: Running,
 }
 
 impl Deliveries {
     /// The next delivery; `None` once the subscription is over.
     pub async fn next(&mut self) -> Option<Delivery> {
-        self.deliveries.recv().await
+        poll_fn(|cx| self.deliveries.poll(cx)).await
     }
 
     /// The subscription, to steer it.
@@ -213,7 +211,7 @@ impl Stream for Deliveries {
     type Item = Delivery;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Delivery>> {
-        self.deliveries.poll_recv(cx)
+        self.deliveries.poll(cx)
     }
 }
 
@@ -260,6 +258,11 @@ impl Delivery {
             // Nobody waits for it any more where its lease has ended.
             let _ = word.send(outcome);
         }
+    }
+
+    /// Whether nobody waits for its word any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.word.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
     /// Waits until nobody waits for its word any more: its lease has ended, or its time-out has

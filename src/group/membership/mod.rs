@@ -546,7 +546,8 @@ impl Membership {
         let hint = match code {
             Code::INCONSISTENT_GROUP_PROTOCOL => format!(
                 "; we offer the assignors [{}] of type {PROTOCOL_TYPE}, the group's members offer \
-                 others: list one that all of them have",
+                 others: list one that all of them have with .assignors, or choose another group \
+                 id where this one is a group of another kind (Kafka Connect's, say)",
                 ours.join(", ")
             ),
             Code::FENCED_INSTANCE_ID => format!(

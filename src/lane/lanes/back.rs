@@ -197,15 +197,17 @@ impl<L: 'static> Lanes<L> {
                 None => reason.or(said),
             },
         });
-        what.tried = Some(Arc::clone(&tried));
-        let next = match asked {
-            Some(then) => Next::End(then, Why::Asked),
+        let (next, why) = match asked {
+            Some(then) => (Next::End(then, Why::Asked), None),
             None => {
                 let (parcel, jitter) = (&what.parcel, &mut self.jitter);
                 self.retry
                     .next(now, parcel, what.index, &tried, wait, jitter)
             }
         };
+        // A dead letter says why no run of it will do, not only what the last one failed with.
+        let tried = why.map_or(Arc::clone(&tried), |why| tried.because(why));
+        what.tried = Some(Arc::clone(&tried));
         let ends_here = matches!(next, Next::End(Exhausted::Drop, _) | Next::Settled(_));
         if !ends_here && !what.parcel.lease.is_granted() {
             // A lease that is being drained starts nothing any more, neither the next run nor a

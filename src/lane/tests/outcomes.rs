@@ -574,3 +574,102 @@ impl Handler<()> for Blocks {
         std::future::ready(Outcomes::All(Outcome::Ack))
     }
 }
+
+/// E33: one outcome for each record of a batch, every kind of them at once: what passed settles, what
+/// is dead is written, what failed runs again at its own time, and nothing newer of the lane starts
+/// before all of them are through. While the lease drains, what passed settles and that is all.
+#[test]
+fn each_record_of_a_batch_has_an_outcome_of_its_own() {
+    struct Each(Arc<AtomicU64>, bool);
+    impl Handler<()> for Each {
+        type Run = std::future::Ready<Vec<Outcome>>;
+
+        fn run(&self, taken: Taken<()>) -> Self::Run {
+            if self.1 {
+                // The group takes the partition back while the batch runs.
+                taken.first.0.lease.lower(LeaseState::Draining);
+            }
+            let outcome = |record: TakenRecord<'_, ()>| {
+                self.0.fetch_add(1, Ordering::SeqCst);
+                match (record.index, record.tried.is_some()) {
+                    (1, _) => Outcome::dead_letter("no such account"),
+                    (2, false) => Outcome::failed("not yet"),
+                    (3, _) => Outcome::Drop,
+                    (4, false) => Outcome::RetryAfter(millis(70)),
+                    _ => Outcome::Ack,
+                }
+            };
+            std::future::ready(taken.records().map(outcome).collect())
+        }
+    }
+    #[derive(Default)]
+    struct Settled(Vec<u64>, Vec<Note>);
+    impl Sink for Settled {
+        fn settled(&mut self, _: &Arc<Lease>, ranges: impl Iterator<Item = (u64, u64)>) {
+            self.0
+                .extend(ranges.flat_map(|(first, len)| first..first + len));
+        }
+
+        fn note(&mut self, note: Note) {
+            self.1.push(note);
+        }
+    }
+    for drains in [false, true] {
+        let mut config = fixed(1);
+        (config.batch_max, config.dead_letters) = (5, true);
+        config.retry = Retry::fixed(millis(30));
+        let mut lanes = Lanes::new(&config);
+        let runs = Arc::new(AtomicU64::new(0));
+        let mut runner = Runner::new(Each(Arc::clone(&runs), drains), &config.runner());
+        let lease = Lease::new(LeaseId(1));
+        let parcel = Arc::new(Parcel {
+            lease: Arc::clone(&lease),
+            first_ordinal: 0,
+            len: 8,
+            load: (),
+        });
+        lanes.deal(&parcel, Keys::Same(KeyHash::new(9)));
+        let mut settled = Settled::default();
+        let mut turn = |lanes: &mut Lanes<()>, now: Now, settled: &mut Settled| {
+            let mut cx = Context::from_waker(Waker::noop());
+            while let Some((executor, group)) = lanes.poll_run(now) {
+                runner.give(group);
+                while let Poll::Ready(done) = runner.poll(&mut cx, now, &mut || true) {
+                    match done {
+                        Done::Group(group) => lanes.take_back(now, executor, group, settled),
+                        Done::Late(lates) => lanes.late(now, executor, lates, settled),
+                    }
+                }
+            }
+        };
+        turn(&mut lanes, Now(0), &mut settled);
+        settled.0.sort_unstable();
+        assert_eq!(settled.0, [0, 3]);
+        assert_eq!(runs.load(Ordering::SeqCst), 5);
+        let letter = lanes.poll_dead_letter();
+        if drains {
+            lanes.end_lease(&lease, LeaseState::Draining);
+            assert!(letter.is_none(), "nothing is written any more");
+            assert_eq!(lanes.load(), Default::default());
+            assert_eq!(lanes.next_deadline(), None, "nothing runs again");
+            continue;
+        }
+        let letter = letter.unwrap();
+        assert_eq!(letter.ordinal(), 1);
+        lanes.handle_timeout(Now(0) + millis(30));
+        turn(&mut lanes, Now(0) + millis(30), &mut settled);
+        assert_eq!(settled.0.len(), 2, "the lane waits for the write");
+        assert!(lanes.dead_letter_done(letter.id, &mut settled));
+        let mut now = Now(0) + millis(30);
+        while lanes.load() != Default::default() {
+            turn(&mut lanes, now, &mut settled);
+            assert!(settled.0.iter().all(|o| *o < 5) || now >= Now(0) + millis(70));
+            now = lanes.next_deadline().unwrap_or(now);
+            lanes.handle_timeout(now);
+        }
+        assert_eq!(now, Now(0) + millis(70));
+        let order: Vec<u64> = settled.0[2..].to_vec();
+        assert_eq!(order, [1, 2, 4, 5, 6, 7]);
+        assert_eq!(runs.load(Ordering::SeqCst), 10);
+    }
+}
