@@ -123,6 +123,10 @@ async fn what_cannot_be_is_refused_by_its_setting() {
             of().retry(Retry::none().then(Exhausted::DeadLetter)),
             &[".dead_letter(topic)"],
         ),
+        (
+            of().metadata_age_max(Duration::ZERO),
+            &["metadata_age_max", "a second"],
+        ),
         (of().ahead_max(0), &["ahead_max(0)"]),
         (of().parked_max(0), &["parked_max(0)"]),
         (of().budget(1000), &["budget", "1 MiB"]),

@@ -217,7 +217,7 @@ fn dead_letters_that_wait_fill_the_bound_and_free_it() {
 fn quiet_waits(busy: usize, mode: Mode, key: LaneKey) -> (f64, u64) {
     const QUIET: i32 = 12;
     let mut world = World::with_topic(1, 1 + QUIET, 5);
-    let value = vec![7; 100];
+    let value = [7; 100];
     for batch in 0..busy / 100 {
         let keys: Vec<String> = (0..100)
             .map(|n| format!("hot{}", (batch + n) % 7))

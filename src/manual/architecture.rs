@@ -53,6 +53,7 @@
 //! # Connections
 //!
 //! For a broker: JoinGroup and SyncGroup have a connection of their own, since the broker parks
-//! them; heartbeats, commits and look-ups share another; fetches have up to two: a *waiting* one
-//! (a session and a long poll, for partitions that are caught up) and a *prompt* one (no session,
-//! no wait, for those with a backlog). None is opened before something must be sent.
+//! them; heartbeats and commits share another, look-ups and metadata a third; fetches have up to two:
+//! a *waiting* one (a session and a long poll, for partitions that are caught up) and a *prompt* one
+//! (no session, no wait, for those with a backlog), and a third where records that were let go are
+//! read again; dead letters have one of their own. None is opened before something must be sent.

@@ -6,8 +6,9 @@
 //! order. `workers_by_key(n)` runs `n` lanes: records of one lane run one at a time, in offset
 //! order; lanes run side by side. The lane key picks the lane:
 //!
-//! * [`LaneKey::Partition`](crate::LaneKey::Partition), the default: Kafka's own order. Where there
-//!   are fewer lanes than partitions a lane serves several.
+//! * [`LaneKey::Partition`](crate::LaneKey::Partition), the default: Kafka's own order. A partition's
+//!   lane is picked by a hash, so that some lanes serve several, also where there are more lanes than
+//!   partitions; with `lanes_per_key` each partition has a lane of its own.
 //! * [`LaneKey::RecordKey`](crate::LaneKey::RecordKey): topic and key. Two keys may share a lane and
 //!   then wait for each other. Records without a key rotate over the lanes, in no order.
 //! * [`LaneKey::by`](crate::LaneKey::by): a number that you make of the record.
@@ -60,6 +61,7 @@
 //! | returns `Outcome::Stop` | open; the subscription ends with an error that names it |
 //! | panics | as an error, with an event |
 //! | takes longer than `handler_timeout` | its future is dropped; as an error |
+//! | hands out a delivery (`stream`) that is dropped without a word | as an error |
 //! | never ends, without a time-out | open; its lane waits; closing has a deadline |
 //!
 //! `on_error` replaces what errors, panics and time-outs mean, by their type. A plain function of
@@ -95,15 +97,18 @@
 //!
 //! [`Commit::Tracked`](crate::Commit::Tracked), the default, commits the watermark: the lowest
 //! offset that has not settled. It is written every second, or after so many records, when asked,
-//! and at the end of a drain. After a crash a partition resumes there: what had settled above it
-//! runs again, so a handler sees a record *at least once*.
+//! and at the end of a drain. Beside it stands the *offset map*: what has settled above the watermark
+//! ([`OffsetMap::On`](crate::OffsetMap), the default). After a crash a partition resumes at the
+//! watermark and passes over what the map covers; what had settled since the last acknowledged
+//! commit, or did not fit the map, runs again, so a handler sees a record *at least once*.
 //!
-//! * One slow record holds its partition's watermark back while thousands settle above it. They are
-//!   safe in this life; in the next they would repeat.
+//! * One slow record holds its partition's watermark back while thousands settle above it: the map
+//!   has them. Where it does not fit what a commit may carry, its lower part is kept, and a crash in
+//!   that state repeats the rest; [`MapFull::Wait`](crate::MapFull) takes in no more instead.
 //! * When a partition is revoked, nothing new starts, what is queued is dropped, what runs may end
-//!   (`drain_max`), the result is committed, and only then is the partition given back. In lanes by
-//!   partition nothing is settled above the watermark then, so nothing repeats. In lanes by key what
-//!   settled above it repeats at the new owner.
+//!   (`drain_max`), the result is committed with its map, and only then is the partition given back:
+//!   nothing that settled repeats at the new owner, unless the map did not fit, or the new owner
+//!   does not read it (another client).
 //! * When a partition is lost (the session expired) nothing is committed and results count for
 //!   nothing: another member may be at work. A handler can ask
 //!   [`Record::lease_stands`](crate::Record::lease_stands), and wait for the end with

@@ -39,7 +39,18 @@
 //! longer than [`stall_after`](crate::Subscription::stall_after) is told of as
 //! [`Event::Stalled`](crate::Event::Stalled). Nothing else comes of it, since heartbeats do not wait
 //! for handlers; [`stop_when_stalled`](crate::Subscription::stop_when_stalled) ends the
-//! subscription, for those who would rather be restarted.
+//! subscription, for those who would rather be restarted, and
+//! [`handler_timeout`](crate::Subscription::handler_timeout) makes it a failure like any other.
+//!
+//! # Topics that come and go
+//!
+//! A topic that is deleted and made anew under its name is another one: nothing of the old one's
+//! positions, commits, maps or results counts, [`Event::DataLoss`](crate::Event::DataLoss) says so,
+//! and the new one is read from its first record on; or the subscription ends, with
+//! [`Recreated::Stop`](crate::Recreated). It is known by its id (Kafka 2.8 and newer; before that by
+//! leader epochs that are lower and stay so). One thing is beyond us: commits carry a topic's name,
+//! so one that is on its way while the topic is replaced counts for the new one, until its own
+//! first commit.
 //!
 //! # Hooks
 //!
@@ -63,5 +74,9 @@
 //! # The end
 //!
 //! A dropped handle closes at once and never blocks. What ended a subscription is what
-//! [`join`](crate::Running::join) returns: also the words of a panic in the library itself. Whatever
-//! the end, a member leaves its group, so that the others need not wait for its session to run out.
+//! [`join`](crate::Running::join) returns: also the words of a panic in the library itself. A member
+//! leaves its group whatever the end, so that the others need not wait for its session to run out;
+//! but for the two cases where it says nothing: it is to stay ([`OnClose`](crate::OnClose), static
+//! members), or the end was such a panic. What the library knew of its state is not to be trusted
+//! then, so nothing more is sent or committed, handlers are dropped, and the group gives the
+//! partitions away when the session is over.

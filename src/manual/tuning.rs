@@ -2,13 +2,17 @@
 //!
 //! | setting | default | raise it when | lower it when |
 //! |---|---|---|---|
-//! | `workers`, `workers_by_key` | 1 | handlers wait (network, disk) | what they call cannot take it |
+//! | `workers`, `workers_by_key`, `lanes_per_key` | 1 | handlers wait (network, disk) | what they call cannot take it |
 //! | `budget` | 64 MiB | many partitions, large batches, bursts | memory is scarce |
 //! | `ahead_max` | 1,000,000 records | slow records among very many small ones | a crash should repeat less |
 //! | `batch_bytes_max` | 64 MiB | a producer's batches inflate to more | a bomb should cost less |
 //! | `commit_interval`, `commit_every` | 1 s, off | commits load the coordinator | a crash should repeat less |
 //! | `session_timeout` | 45 s | long pauses of the whole process | a dead member should be noticed sooner |
 //! | `drain_max` | 60 s | handlers run long and should end in a rebalance | rebalances should be quick |
+//! | `parked_max` | 10,000 lanes | many keys may fail at once, the rest is to flow | what waits should stop intake sooner |
+//! | `handler_timeout` | none | | what handlers call can hang |
+//! | `stall_after` | 5 min | handlers run for hours | a record that hangs should be told of sooner |
+//! | `metadata_max` | 4,096 characters | the brokers' `offset.metadata.max.bytes` is larger | |
 //! | `fetch_wait_max` | 500 ms | idle clients should be idler | |
 //!
 //! # Memory
@@ -20,7 +24,9 @@
 //! `value_bytes()` shares too but no longer counts.
 //!
 //! A partition is left out of fetches while it holds more than is free, so that one slow partition
-//! never takes it all. A lane that is stuck long enough still fills its partition's part.
+//! never takes it all. A lane by key that does not move lets its queued records go and reads them
+//! again from the log when it is free: see [`ordering`](super::ordering). A lane by partition that is
+//! stuck fills its partition's part, and its partition waits.
 //!
 //! # Handlers
 //!
@@ -36,8 +42,10 @@
 //!   the partition at that record.
 //! * **Panics are caught**, unless the program is built with `panic = "abort"`: then one ends the
 //!   process, and the records that were open run again in the next life.
-//! * **A handler that never ends** holds its lane, its partition's watermark and, in the end, its
-//!   partition. Put a time-out around what can hang.
+//! * **A handler that never ends** holds its lane, its partition's watermark and, once the partition
+//!   is `ahead_max` above it, its partition. Put a time-out around what can hang, or set
+//!   `handler_timeout`; `stall_after` says of such a record, `stop_when_stalled` ends the
+//!   subscription for it.
 //!
 //! ```
 //! use laneway::Outcome;
@@ -61,7 +69,8 @@
 //! # Batches
 //!
 //! `batch(n)` pays where the work has a price for each call: a database transaction, a request. A
-//! batch never waits, so under little load it is small and quick, under much load large.
+//! batch does not wait for more, unless `batch_wait` says so: under little load it is small and quick,
+//! under much load large.
 //!
 //! # Ending
 //!

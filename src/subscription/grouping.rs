@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::group::{Assignor, AssignorKind, CustomAssignor, GroupConfig, GroupProtocol, OnClose};
 use crate::ids::TopicPartition;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Subscription {
     /// Makes this a static member of its group (KIP-345): a process that restarts within the
@@ -88,6 +89,26 @@ impl Subscription {
         let partitions = partitions.into_iter();
         let partitions = partitions.map(|p| TopicPartition::new(topic.clone(), p));
         self.config.reserve.extend(partitions);
+        self
+    }
+
+    /// How old the knowledge of topics, partitions and leaders may grow before it is asked for
+    /// anew: 5 minutes by default, a second at least. Topics and partitions that are new are found
+    /// within it; what fails for lack of knowledge asks at once.
+    ///
+    /// ```
+    /// # use laneway::*;
+    /// let subscription = Kafka::new(["localhost:9092"])
+    ///     .subscribe(Topics::pattern("orders-.*").group("shipping"))
+    ///     .metadata_age_max(std::time::Duration::from_secs(30));
+    /// ```
+    pub fn metadata_age_max(mut self, age: Duration) -> Self {
+        if age < Duration::from_secs(1) {
+            self.problem = Some(Error::misuse(
+                "metadata_age_max is under a second: the brokers would be asked without a pause",
+            ));
+        }
+        self.config.metadata_age_max = age;
         self
     }
 

@@ -114,8 +114,8 @@ impl Subscription {
     }
 
     /// How long a record may run before an [`Event::Stalled`] says so: 5 minutes by default, `None`
-    /// never. Nothing else comes of it: the session lives however long a handler runs, since
-    /// heartbeats do not wait for it.
+    /// never. Nothing else comes of it, unless [`Subscription::stop_when_stalled`] is called: the
+    /// session lives however long a handler runs, since heartbeats do not wait for it.
     ///
     /// ```
     /// # use laneway::*;

@@ -34,7 +34,8 @@ impl Topics {
     }
 
     /// All topics whose whole name matches the regular expression `pattern`, also those that come
-    /// later: they are found within `metadata_age_max`, and begin at their first record whatever
+    /// later: they are found within
+    /// [`metadata_age_max`](super::Subscription::metadata_age_max), and begin at their first record whatever
     /// [`Subscription::start_at`](super::Subscription::start_at) says, since they were born after
     /// us. Topics that are deleted end quietly; one that is made anew under its name begins afresh.
     ///

@@ -625,6 +625,7 @@ fn each_record_of_a_batch_has_an_outcome_of_its_own() {
         let parcel = Arc::new(Parcel {
             lease: Arc::clone(&lease),
             first_ordinal: 0,
+            taken_at: Now(0),
             len: 8,
             load: (),
         });
