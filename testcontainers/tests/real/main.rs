@@ -16,6 +16,7 @@ mod letters;
 mod maps;
 mod rolling;
 mod sasl;
+mod sharing;
 mod steering;
 mod tls;
 
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     tests.extend(group::tests());
     tests.extend(sasl::tests());
     tests.extend(rolling::tests());
+    tests.extend(sharing::tests());
     tests.extend(tls::tests());
     tests.extend(kill::tests());
     tests.extend(maps::tests());
