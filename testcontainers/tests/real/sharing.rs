@@ -243,7 +243,10 @@ fn bad_input_is_told_and_changes_nothing() {
         );
         let error = ends(of(named(&connect)).group_protocol(GroupProtocol::Consumer)).await;
         println!("a member of the new protocol in a group of Connect's: {error}");
-        assert!(error.to_string().contains("choose another group id"), "{error}");
+        assert!(
+            error.to_string().contains("choose another group id"),
+            "{error}"
+        );
 
         let nowhere = Topics::named([kafka::unique("nowhere")]).group(kafka::unique("none"));
         let (told, mut warned) = tokio::sync::mpsc::unbounded_channel();
