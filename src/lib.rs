@@ -104,8 +104,8 @@ pub use rustls;
 pub use subscription::stream::{Deliveries, Delivery, Handled, RESULTS_MAX, Results};
 #[cfg(feature = "runtime")]
 pub use subscription::{
-    BatchSubscription, CredentialProvider, Interest, Kafka, Lag, Partitions, Running, Sasl,
-    Subscription, Topics,
+    BatchSubscription, ClientCredentials, CredentialProvider, Interest, Kafka, Lag, Partitions,
+    Running, Sasl, Subscription, Topics,
 };
 pub use wire::message::Isolation;
 

@@ -4,12 +4,13 @@
 mod hostile_kit;
 mod tls_kit;
 
-use hostile_kit::{assert_closes, until, watched};
+use hostile_kit::{Hostile, assert_closes, honest, until, watched};
 use laneway::broker::{ClusterConfig, Listen, Server};
-use laneway::{Connector, ErrorKind, Kafka};
+use laneway::{Connector, ErrorKind, Kafka, Outgoing};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tls_kit::{Shows, behind, reading, trusting};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -138,4 +139,27 @@ async fn tls_over_a_stream_that_the_user_brings() {
     };
     until(&seen, "a refusal of the name", refused).await;
     assert_closes(running, &seen).await;
+}
+
+/// `connections.max.idle.ms` on our side, for a producer of the same properties: what has been idle is
+/// closed, and opened again for the next record; what is used stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_of_ours_are_closed_and_opened_again() {
+    for (idle_ms, closes) in [("1000", true), ("600000", false)] {
+        let hostile = Hostile::start(1, Arc::new(honest)).await;
+        let kafka = Kafka::from_properties([
+            ("bootstrap.servers", &*hostile.address),
+            ("connections.max.idle.ms", idle_ms),
+        ]);
+        let producer = kafka.unwrap().producer().unwrap();
+        let send = || producer.send(Outgoing::new("t").value("v"));
+        assert_eq!(send().await.unwrap().offset, 0);
+        assert_eq!(send().await.unwrap().offset, 1);
+        // Time for those that are opened beside the first, and for all to be idle.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        let before = hostile.connections();
+        assert_eq!(send().await.unwrap().offset, 2);
+        assert_eq!(hostile.connections() > before, closes, "{idle_ms}");
+        producer.close(Duration::from_secs(5)).await.unwrap();
+    }
 }

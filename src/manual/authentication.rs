@@ -20,6 +20,10 @@
 //! and what is in use goes on; five minutes after the last usable credentials have ended, the
 //! subscription ends with the provider's error.
 //!
+//! For OAUTHBEARER there is a provider that asks an OAuth 2 token endpoint with the client's own id
+//! and secret (KIP-768): `ClientCredentials`. Other grants, and providers that sign what they
+//! ask with, are yours to write.
+//!
 //! # Sessions
 //!
 //! Where the broker sets `connections.max.reauth.ms` a session has an end. Laneway renews it on the

@@ -23,6 +23,10 @@
 //! memory: keeping one keeps the batch, and counts. Copy what you want to keep for long;
 //! `value_bytes()` shares too but no longer counts.
 //!
+//! An answer is held whole before it is read, as far as it has come: a length that is only claimed
+//! reserves nothing. One of more than 96 MiB (256 MiB, or what `batch_bytes_max` needs, for a
+//! fetch) costs its connection. That is what a hostile broker can take, for each connection to it.
+//!
 //! A partition is left out of fetches while it holds more than is free, so that one slow partition
 //! never takes it all. A lane by key that does not move lets its queued records go and reads them
 //! again from the log when it is free: see [`ordering`](super::ordering). A lane by partition that is

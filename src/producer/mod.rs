@@ -59,6 +59,7 @@ impl Kafka {
     /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) where an address cannot be.
     pub fn producer(&self) -> Result<Producer, Error> {
         let mut config = Config::new(self.addresses()?, Source::Nothing);
+        self.apply_properties(&mut config);
         config.client_id = self.client_id.clone();
         config.seed = crate::runtime::seed();
         let io = self.io()?;

@@ -10,6 +10,7 @@
 //! 2. No value of a name that may hold a secret is shown.
 
 mod ignored;
+mod oauth;
 mod security;
 mod table;
 mod text;

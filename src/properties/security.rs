@@ -1,6 +1,7 @@
 //! `security.protocol` and what hangs on it: put together once every name has been read.
 
 use super::Ignored;
+use super::oauth::OAuth;
 use crate::error::Error;
 use crate::subscription::Sasl;
 #[cfg(feature = "tls-custom")]
@@ -20,6 +21,7 @@ pub(crate) struct Security {
     pub mechanism: Option<String>,
     pub user: Option<String>,
     pub password: Option<String>,
+    pub oauth: OAuth,
     /// Names that were given, for what is said where the protocol has no use for them.
     pub tls_names: Vec<&'static str>,
     pub sasl_names: Vec<&'static str>,
@@ -137,7 +139,8 @@ impl Security {
             "PLAIN" => |user, password| Sasl::plain(user, password),
             "SCRAM-SHA-256" => |user, password| Sasl::scram_sha_256(user, password),
             "SCRAM-SHA-512" => |user, password| Sasl::scram_sha_512(user, password),
-            "OAUTHBEARER" | "AWS_MSK_IAM" => {
+            "OAUTHBEARER" => return self.oauth.login(),
+            "AWS_MSK_IAM" => {
                 return Ok(Login::Wanting(Error::misuse(format!(
                     "sasl.mechanism={mechanism} wants a provider, which no property can name: call Kafka::sasl with one \
                      after Kafka::from_properties"
@@ -188,6 +191,13 @@ impl Security {
             match option.split_once('=') {
                 Some(("username", user)) => self.user = Some(user.to_owned()),
                 Some(("password", password)) => self.password = Some(password.to_owned()),
+                Some(("clientId", id)) => self.oauth.id = Some(id.to_owned()),
+                Some(("clientSecret", secret)) => self.oauth.secret = Some(secret.to_owned()),
+                Some(("scope", scope)) => self.oauth.scope = Some(scope.to_owned()),
+                Some((name, value)) if name.starts_with("extension_") => {
+                    let pair = (name["extension_".len()..].to_owned(), value.to_owned());
+                    self.oauth.extensions.push(pair);
+                }
                 Some(_) => {}
                 None => return Err("it has an option without a value".to_owned()),
             }

@@ -47,6 +47,14 @@ pub(super) const ALIASES: &[(&str, &str)] = &[
     ("topic.metadata.refresh.interval.ms", "metadata.max.age.ms"),
     ("socket.timeout.ms", "request.timeout.ms"),
     ("sasl.mechanisms", "sasl.mechanism"),
+    (
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.client.credentials.client.id",
+    ),
+    (
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.client.credentials.client.secret",
+    ),
 ];
 
 use Of::{Both, Java, Librdkafka};
@@ -459,7 +467,7 @@ pub(super) const KNOWN: &[Known] = &[
     set(
         "sasl.mechanism",
         Both,
-        "`Sasl`; OAUTHBEARER and AWS_MSK_IAM want `Kafka::sasl` too",
+        "`Sasl`; AWS_MSK_IAM, and OAUTHBEARER without an endpoint, want `Kafka::sasl` too",
         |d, v| {
             sasl(d, "sasl.mechanism").mechanism = Some(v.to_owned());
             Ok(())
@@ -468,7 +476,7 @@ pub(super) const KNOWN: &[Known] = &[
     set(
         "sasl.jaas.config",
         Java,
-        "user and password of `Sasl`",
+        "user and password of `Sasl`; id, secret, scope and extensions of `ClientCredentials`",
         |d, v| sasl(d, "sasl.jaas.config").jaas(v),
     ),
     set("sasl.username", Librdkafka, "user of `Sasl`", |d, v| {
@@ -479,6 +487,70 @@ pub(super) const KNOWN: &[Known] = &[
         sasl(d, "sasl.password").password = Some(v.to_owned());
         Ok(())
     }),
+    set(
+        "sasl.oauthbearer.token.endpoint.url",
+        Both,
+        "`ClientCredentials::new`",
+        |d, v| {
+            oauth(d, "sasl.oauthbearer.token.endpoint.url").url = Some(v.to_owned());
+            Ok(())
+        },
+    ),
+    set(
+        "sasl.oauthbearer.client.credentials.client.id",
+        Both,
+        "`ClientCredentials::new`",
+        |d, v| {
+            oauth(d, "sasl.oauthbearer.client.credentials.client.id").id = Some(v.to_owned());
+            Ok(())
+        },
+    ),
+    set(
+        "sasl.oauthbearer.client.credentials.client.secret",
+        Both,
+        "`ClientCredentials::new`",
+        |d, v| {
+            oauth(d, "sasl.oauthbearer.client.credentials.client.secret").secret =
+                Some(v.to_owned());
+            Ok(())
+        },
+    ),
+    set(
+        "sasl.oauthbearer.scope",
+        Both,
+        "`ClientCredentials::scope`",
+        |d, v| {
+            oauth(d, "sasl.oauthbearer.scope").scope = Some(v.to_owned());
+            Ok(())
+        },
+    ),
+    set(
+        "sasl.oauthbearer.extensions",
+        Librdkafka,
+        "`ClientCredentials::extension`",
+        |d, v| oauth(d, "sasl.oauthbearer.extensions").read_extensions(v),
+    ),
+    set(
+        "sasl.oauthbearer.method",
+        Librdkafka,
+        "what else is given says it",
+        |d, v| {
+            sasl(d, "sasl.oauthbearer.method");
+            match v {
+                "oidc" | "default" => Ok(()),
+                _ => Err("neither oidc nor default".to_owned()),
+            }
+        },
+    ),
+    set(
+        "https.ca.location",
+        Librdkafka,
+        "`ClientCredentials::tls`; `probe` is the default, this machine's authorities",
+        |d, v| {
+            oauth(d, "https.ca.location").ca = Some(v.to_owned()).filter(|v| v != "probe");
+            Ok(())
+        },
+    ),
 ];
 
 /// For ever, as far as a process knows.
@@ -492,6 +564,10 @@ fn tls<'a>(draft: &'a mut Draft, name: &'static str) -> &'a mut super::security:
 fn sasl<'a>(draft: &'a mut Draft, name: &'static str) -> &'a mut super::security::Security {
     draft.security.sasl_names.push(name);
     &mut draft.security
+}
+
+fn oauth<'a>(draft: &'a mut Draft, name: &'static str) -> &'a mut super::oauth::OAuth {
+    &mut sasl(draft, name).oauth
 }
 
 fn pem_type(draft: &mut Draft, name: &'static str, value: &str) -> Result<(), String> {

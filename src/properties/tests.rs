@@ -371,6 +371,89 @@ fn a_mechanism_that_wants_a_provider_is_asked_for_at_the_start() {
 }
 
 #[test]
+fn a_token_endpoint_by_every_spelling() {
+    let url = (
+        "sasl.oauthbearer.token.endpoint.url",
+        "http://localhost:8080/token",
+    );
+    let of = |pairs: &[(&'static str, &'static str)]| {
+        let first = [
+            WHERE,
+            ("security.protocol", "SASL_PLAINTEXT"),
+            ("sasl.mechanism", "OAUTHBEARER"),
+        ];
+        Kafka::from_properties([&first, pairs].concat())
+    };
+    let c = of(&[
+        url,
+        ("sasl.oauthbearer.method", "oidc"),
+        ("sasl.oauthbearer.client.id", "billing"),
+        ("sasl.oauthbearer.client.secret", "hunter2"),
+        ("sasl.oauthbearer.scope", "kafka"),
+        (
+            "sasl.oauthbearer.extensions",
+            "logicalCluster=lkc-1, identityPoolId=p",
+        ),
+        ("https.ca.location", "probe"),
+    ]);
+    let java = of(&[
+        url,
+        (
+            "sasl.login.callback.handler.class",
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+        ),
+        (
+            "sasl.jaas.config",
+            "a.OAuthBearerLoginModule required clientId=\"billing\" clientSecret=\"hunter2\" scope=\"kafka\" extension_a=\"b\";",
+        ),
+    ]);
+    let newer = of(&[
+        url,
+        ("sasl.oauthbearer.client.credentials.client.id", "billing"),
+        (
+            "sasl.oauthbearer.client.credentials.client.secret",
+            "hunter2",
+        ),
+    ]);
+    for kafka in [c, java, newer] {
+        let kafka = kafka.unwrap();
+        let shown = format!("{kafka:?}");
+        assert!(
+            shown.contains("OAuthBearer") && !shown.contains("hunter2"),
+            "{shown}"
+        );
+        // Nothing else has to be called: what is missing is a runtime.
+        let topics = crate::Topics::named(["t"]).group("g");
+        let told = kafka.subscribe(topics).start(|_| async {}).unwrap_err();
+        assert!(told.message().contains("tokio runtime"), "{told}");
+    }
+    for (pairs, words) in [
+        (&[url][..], "id and secret"),
+        (
+            &[url, ("sasl.oauthbearer.client.id", "billing")],
+            "id and secret",
+        ),
+        (&[("sasl.oauthbearer.method", "azure")], "neither oidc"),
+        (&[("sasl.oauthbearer.extensions", "a")], "NAME=VALUE"),
+        (
+            &[
+                (
+                    "sasl.oauthbearer.token.endpoint.url",
+                    "http://login.example.com/",
+                ),
+                ("sasl.oauthbearer.client.id", "billing"),
+                ("sasl.oauthbearer.client.secret", "hunter2"),
+            ],
+            "https",
+        ),
+    ] {
+        let told = of(pairs).unwrap_err();
+        assert!(told.message().contains(words), "{told}");
+        assert!(!told.message().contains("hunter2"), "{told}");
+    }
+}
+
+#[test]
 fn no_name_stands_twice() {
     let mut seen = BTreeSet::new();
     for name in names().chain(ALIASES.iter().map(|a| a.0)) {

@@ -128,7 +128,7 @@ impl Way {
     }
 
     /// A stream that Kafka's frames can be written to.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         &self,
         host: &str,
         port: u16,

@@ -17,12 +17,16 @@
 //!    [`MESSAGE_BYTES_MAX`] of what it said.
 //!
 //! RFC 4616 (PLAIN), RFC 5802 and 7677 (SCRAM), RFC 7628 (OAUTHBEARER), KIP-43, KIP-84, KIP-152,
-//! KIP-255, KIP-342, KIP-368.
+//! KIP-255, KIP-342, KIP-368, KIP-768.
 
 mod base64;
 mod credentials;
 mod exchange;
+#[cfg(feature = "runtime")]
+mod grant;
 mod hash;
+#[cfg(feature = "runtime")]
+mod json;
 mod keeper;
 #[cfg(feature = "msk-iam")]
 mod msk;
@@ -34,11 +38,17 @@ mod secret;
 
 pub use credentials::{Credentials, Entropy, Mechanism, Password, Settings, Token};
 pub use exchange::{Exchange, Step};
+#[cfg(feature = "runtime")]
+pub(crate) use grant::read as granted;
 pub use keeper::{Keeper, KeeperAction, Login};
 #[cfg(feature = "msk-iam")]
 pub use msk::AwsCredentials;
 pub use secret::Secret;
+#[cfg(feature = "runtime")]
+pub(crate) use secret::join;
 
+#[cfg(feature = "runtime")]
+pub(crate) use base64::encode as basic;
 #[cfg(feature = "broker-core")]
 pub(crate) use base64::{decode as base64_decode, encode as base64_encode};
 #[cfg(feature = "broker-core")]

@@ -59,7 +59,7 @@ impl fmt::Debug for Secret {
 }
 
 /// A secret put together from parts, in one allocation: a buffer that grew would leave copies.
-pub(super) fn join(parts: &[&[u8]]) -> Secret {
+pub(crate) fn join(parts: &[&[u8]]) -> Secret {
     let mut all = Vec::with_capacity(parts.iter().map(|p| p.len()).sum());
     for part in parts {
         all.extend_from_slice(part);

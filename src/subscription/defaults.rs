@@ -16,8 +16,8 @@ pub(super) struct Defaults {
 
 impl Kafka {
     /// A cluster and settings by the names that Kafka's own clients and librdkafka give them; all are
-    /// listed in [`manual::properties`](crate::manual::properties). Each subscription begins with
-    /// what they say of it; what is called on its builder wins.
+    /// listed in [`manual::properties`](crate::manual::properties). Each subscription, and
+    /// each producer, begins with what they say of it; what is called on a builder wins.
     ///
     /// ```
     /// use laneway::{Kafka, Topics};
@@ -76,6 +76,11 @@ impl Kafka {
     #[must_use]
     pub fn ignored_properties(&self) -> &[Ignored] {
         &self.defaults.ignored
+    }
+
+    /// What a producer begins with: of the properties, those of connections count for it too.
+    pub(crate) fn apply_properties(&self, config: &mut Config) {
+        self.defaults.apply(config);
     }
 }
 

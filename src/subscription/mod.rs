@@ -12,12 +12,14 @@ mod running;
 mod sasl;
 mod secure;
 pub(crate) mod stream;
+mod tokens;
 mod waiting;
 
 pub use interest::{Interest, Partitions, Topics};
 pub use kafka::Kafka;
 pub use running::{Lag, Running};
 pub use sasl::{CredentialProvider, Sasl};
+pub use tokens::ClientCredentials;
 
 use crate::engine::{CommitMode, Config, Engine, Event, LaneKey, Recreated};
 use crate::error::{Error, ErrorKind};

@@ -97,6 +97,7 @@ impl Sasl {
 
     /// OAUTHBEARER: a bearer token, as RFC 7628 has it. The [provider](CredentialProvider) is asked for a
     /// new one when four fifths of a token's life are over.
+    /// [`ClientCredentials`](crate::ClientCredentials) is one that asks an OAuth 2 token endpoint.
     pub fn oauthbearer(provider: impl CredentialProvider<Token>) -> Self {
         Self::provided(Mechanism::OAuthBearer, provider)
     }

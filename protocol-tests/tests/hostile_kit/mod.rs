@@ -35,6 +35,8 @@ pub struct Asked {
 pub enum Op {
     /// Sends these bytes.
     Send(Vec<u8>),
+    /// Sends what it gives, piece by piece, without holding it.
+    Pour(Box<dyn Iterator<Item = Vec<u8>> + Send>),
     /// Sends one byte now and then.
     Dribble(Vec<u8>),
     /// Closes the connection.
@@ -78,18 +80,7 @@ impl Hostile {
             .unwrap();
         server.cluster().create_topic("t", partitions).unwrap();
         let upstream = server.bootstrap()[0].clone();
-        let connections = Arc::new(AtomicUsize::new(0));
-        let asked = Arc::new(Mutex::new(BTreeMap::new()));
-        let (count, log) = (connections.clone(), asked.clone());
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                count.fetch_add(1, Ordering::Relaxed);
-                let Ok(broker) = TcpStream::connect(&upstream).await else {
-                    continue;
-                };
-                tokio::spawn(between(client, broker, mangle.clone(), log.clone()));
-            }
-        });
+        let (connections, asked) = stand_before(listener, upstream, mangle);
         Hostile {
             server,
             address: format!("127.0.0.1:{port}"),
@@ -127,6 +118,26 @@ impl Hostile {
         let asked = self.asked.lock().unwrap();
         asked.get(&(api as i16)).copied().unwrap_or(0)
     }
+}
+
+/// Connections made to a man in the middle, and requests of each API.
+pub type Counts = (Arc<AtomicUsize>, Arc<Mutex<BTreeMap<i16, usize>>>);
+
+/// Whoever connects to `listener` speaks with `upstream`, whose answers all go through `mangle`.
+pub fn stand_before(listener: TcpListener, upstream: String, mangle: Mangle) -> Counts {
+    let connections = Arc::new(AtomicUsize::new(0));
+    let asked = Arc::new(Mutex::new(BTreeMap::new()));
+    let (count, log) = (connections.clone(), asked.clone());
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            let Ok(broker) = TcpStream::connect(&upstream).await else {
+                continue;
+            };
+            tokio::spawn(between(client, broker, mangle.clone(), log.clone()));
+        }
+    });
+    (connections, asked)
 }
 
 /// A subscription on `t` that gives up on mute peers after a second.
@@ -212,6 +223,13 @@ async fn answers(
                 Op::Send(bytes) => {
                     if to.write_all(&bytes).await.is_err() {
                         return;
+                    }
+                }
+                Op::Pour(pieces) => {
+                    for piece in pieces {
+                        if to.write_all(&piece).await.is_err() {
+                            return;
+                        }
                     }
                 }
                 Op::Dribble(bytes) => {

@@ -1,6 +1,8 @@
 //! Authentication on a real Kafka: every mechanism, refusals in words, sessions that end while
 //! records flow.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -10,7 +12,10 @@ use std::time::{Duration, Instant, SystemTime};
 use laneway::engine::{Config, Source};
 use laneway::lane::Mode;
 use laneway::sasl::{Mechanism, Password, Token};
-use laneway::{Error, ErrorKind, Event, Kafka as Client, LaneKey, Running, Sasl, Tls, Topics};
+use laneway::{
+    ClientCredentials, Error, ErrorKind, Event, Kafka as Client, LaneKey, Running, Sasl, Tls,
+    Topics,
+};
 use laneway_testcontainers::kafka::{self, Kafka, Settings};
 use laneway_testcontainers::runner::Test;
 
@@ -19,6 +24,7 @@ use crate::{WAIT, blocking, test};
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         test!(every_sasl_mechanism_reads_and_commits),
+        test!(a_token_endpoint_gives_what_the_broker_takes),
         test!(refused_credentials_and_wrong_listeners_are_said_in_words),
         test!(sessions_end_every_two_seconds_while_records_flow),
         test!(the_engine_runs_on_blocking_sockets_in_one_thread),
@@ -59,15 +65,18 @@ fn certificate(name: &str) -> PathBuf {
 
 /// An unsecured token of alice's, as RFC 7515 has it.
 fn token(lifetime: Duration) -> Token {
+    Token::new(unsecured(lifetime)).expires_in(lifetime)
+}
+
+fn unsecured(lifetime: Duration) -> String {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let expires = (since_1970.unwrap() + lifetime).as_secs();
     let claims = format!("{{\"sub\":\"alice\",\"exp\":{expires}}}");
-    let token = format!(
+    format!(
         "{}.{}.",
         base64url("{\"alg\":\"none\"}"),
         base64url(&claims)
-    );
-    Token::new(token).expires_in(lifetime)
+    )
 }
 
 fn base64url(text: &str) -> String {
@@ -187,6 +196,56 @@ fn every_sasl_mechanism_reads_and_commits() {
         );
     }
     plain_over_tls_warns_of_nothing(kafka, &topic);
+}
+
+/// The client-credentials grant: a scripted endpoint gives tokens that say themselves how long they
+/// live, ten seconds, as Kafka's own client wants them; they are renewed while records flow.
+fn a_token_endpoint_gives_what_the_broker_takes() {
+    const LIFE: Duration = Duration::from_secs(10);
+    let kafka = secure();
+    let topic = kafka.topic("granted", 3).unwrap();
+    let group = kafka::unique("granted");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = [0; 4096];
+            let n = stream.read(&mut request).unwrap();
+            assert!(request[..n].starts_with(b"POST /token HTTP/1.1\r\n"));
+            count.fetch_add(1, Ordering::SeqCst);
+            let body = format!("{{\"access_token\":\"{}\"}}", unsecured(LIFE));
+            let length = body.len();
+            write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}"
+            )
+            .unwrap();
+        }
+    });
+    let url = format!("http://localhost:{port}/token");
+    let tokens = ClientCredentials::new(&url, "billing", PASSWORD).unwrap();
+    kafka.ask(&format!("numbered {topic} 300 20 20 1")).unwrap();
+    runtime().block_on(async {
+        let sasl = Sasl::oauthbearer(tokens.scope("kafka"));
+        let reading = Reading::start(kafka.addresses_of("SASL"), sasl, &topic, &group);
+        reading.until(300).await;
+        tokio::time::sleep(LIFE * 2).await;
+        let more = format!("numbered {topic} 300 20 20 301");
+        tokio::task::block_in_place(|| kafka.ask(&more)).unwrap();
+        reading.until(600).await;
+        let mut troubles = reading.troubles();
+        troubles.retain(|trouble| !trouble.contains("without TLS"));
+        assert!(troubles.is_empty(), "{troubles:?}");
+        reading.running.drain().await.unwrap();
+    });
+    assert!(
+        (3..8).contains(&asked.load(Ordering::SeqCst)),
+        "{asked:?} questions"
+    );
+    assert_eq!(kafka.committed_records(&group, &topic).unwrap(), 600);
 }
 
 /// The password itself, where nobody listens.
