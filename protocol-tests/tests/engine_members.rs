@@ -2,8 +2,9 @@
 //! and the connections that all of it needs.
 
 use laneway::broker::{Fault, Rule};
-use laneway::engine::{Command, Config, Event};
+use laneway::engine::{Command, Config, Event, Source};
 use laneway::group::AssignorKind;
+use laneway::ids::TopicPartition;
 use laneway::lane::Mode;
 use laneway_protocol_tests::setting::{MINUTE, always, at_once, millis, secs};
 use laneway_protocol_tests::{Plan, Script, World};
@@ -426,6 +427,30 @@ fn a_drain_before_the_start_reads_nothing() {
     );
     assert_eq!(world.cluster.requests(FETCH), 0);
     assert_eq!(world.handled().len(), 0);
+}
+
+/// I7: who is in no group is over as soon as its drain is, whatever still runs: the executors are
+/// told to drop it before the end, for nothing follows that.
+#[test]
+fn what_runs_is_dropped_before_the_end() {
+    let mut world = World::with_topic(1, 1, 91);
+    world.fill(1, 20, 4);
+    let mut config = world.config();
+    config.source = Source::Partitions {
+        partitions: vec![TopicPartition::new("t", 0)],
+        group: Some("g".into()),
+    };
+    world.join(config, always(Plan::ack(MINUTE)));
+    world.run_until(MINUTE, |w| w.handled().len() == 4);
+    let deadline = world.now() + millis(100);
+    world.command(0, 1, Command::Close { deadline });
+    // The world fails at an action that comes after the end.
+    world.run_until(secs(10), |w| w.finished(0).is_some());
+    world.run_for(secs(1));
+    let abandoned = count(&world, 0, |e| {
+        matches!(e, Event::Abandoned { records: 4, .. })
+    });
+    assert_eq!((abandoned, world.ended()), (1, 0));
 }
 
 /// C18, E22: close drops what has not begun, lets what runs end, commits it and leaves, in this

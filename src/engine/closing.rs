@@ -401,7 +401,6 @@ impl Engine {
             for id in self.leases.ids() {
                 self.end_lease(now, id);
             }
-            self.recall();
             self.finish(result);
         }
     }
@@ -461,6 +460,8 @@ impl Engine {
 
     fn finish(&mut self, result: Result<(), Error>) {
         self.phase = Phase::Finished;
+        // What runs was abandoned, perhaps just now: its executors hear of it before the end.
+        self.recall();
         self.give_up_sends();
         self.links.close_all(&mut self.actions);
         self.answer_all(&result);

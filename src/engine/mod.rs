@@ -360,7 +360,7 @@ impl Engine {
     /// Moves actions between the machines until there are none, or the slice is used up.
     fn pump(&mut self, now: Now) {
         if matches!(self.phase, Phase::Finished) {
-            return;
+            return self.say_no_more();
         }
         self.slice_used = 0;
         self.resume_at = Now::NEVER;
@@ -380,7 +380,7 @@ impl Engine {
             let dealt = self.send_groups(now);
             moved |= dealt;
             if matches!(self.phase, Phase::Finished) {
-                return;
+                return self.say_no_more();
             }
             turns += 1;
             if !moved {
@@ -400,6 +400,13 @@ impl Engine {
         let until = self.group.as_ref().and_then(Member::session_until);
         self.fence
             .store(until.unwrap_or(Now::NEVER).0, Ordering::Release);
+    }
+
+    /// No action follows [`Action::Finished`], whichever machine still had one.
+    fn say_no_more(&mut self) {
+        let mut all = self.actions.iter();
+        let last = all.position(|a| matches!(a, Action::Finished(_)));
+        self.actions.truncate(last.map_or(0, |at| at + 1));
     }
 }
 
