@@ -1,8 +1,6 @@
 //! What a user hands over: functions of a record or of a batch, and what they may return.
 
-#[cfg(feature = "runtime")]
-use crate::lane::IntoOutcomes;
-use crate::lane::{Handler, HandlerError, IntoOutcome, Outcome, Taken, TakenRecord};
+use crate::lane::{Handler, HandlerError, IntoOutcome, IntoOutcomes, Outcome, Taken, TakenRecord};
 use crate::record::{Delivery, Record};
 use std::future::Future;
 #[cfg(feature = "runtime")]
@@ -34,6 +32,15 @@ where
     OneByOne(f, Some(on_error))
 }
 
+/// As [`one_by_one`], for batches: what `Subscription::batch` calls a function with.
+pub fn in_batches<F, Fut>(f: F) -> impl Handler<Delivery, Run = Fut>
+where
+    F: Fn(Vec<Record>) -> Fut,
+    Fut: Future<Output: IntoOutcomes>,
+{
+    InBatches(f, None)
+}
+
 /// Calls a function with one record at a time.
 pub(crate) struct OneByOne<F>(pub(crate) F, pub(crate) Option<ErrorPolicy>);
 
@@ -54,15 +61,12 @@ where
 }
 
 /// Calls a function with a batch of records.
-#[cfg(feature = "runtime")]
 pub(crate) struct InBatches<F>(pub(crate) F, pub(crate) Option<ErrorPolicy>);
 
-#[cfg(feature = "runtime")]
 impl<F, Fut> Handler<Delivery> for InBatches<F>
 where
-    F: Fn(Vec<Record>) -> Fut + Send + Sync + 'static,
-    Fut: Future + Send + 'static,
-    Fut::Output: IntoOutcomes,
+    F: Fn(Vec<Record>) -> Fut,
+    Fut: Future<Output: IntoOutcomes>,
 {
     type Run = Fut;
 
@@ -121,7 +125,6 @@ fn record_of(record: &TakenRecord<'_, Delivery>) -> Record {
     Record::new(parcel, record.index, record.tried.cloned(), record.lane)
 }
 
-#[cfg(feature = "runtime")]
 fn records_of(taken: &Taken<Delivery>) -> Vec<Record> {
     taken.records().map(|record| record_of(&record)).collect()
 }

@@ -469,8 +469,9 @@ impl Cluster {
         Ok(p)
     }
 
-    /// Wall time in milliseconds.
-    pub(crate) fn wall_ms(&self, now: Now) -> i64 {
+    /// Wall time in milliseconds since 1970: the time of what is appended now.
+    #[must_use]
+    pub fn wall_ms(&self, now: Now) -> i64 {
         let since = i64::try_from(now.0 / 1_000_000).unwrap_or(i64::MAX);
         self.cfg.wall_ms_at_zero.saturating_add(since)
     }
