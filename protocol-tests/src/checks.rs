@@ -21,30 +21,65 @@ pub(crate) struct Lane(pub Vec<u8>);
 struct Run {
     handled: Handled,
     lane: Option<Lane>,
-    is_over: bool,
+    /// The handler call that it is part of; a call of a batch has several.
+    call: u64,
+    /// When its record was written, which tells it from another at its offset.
+    timestamp: i64,
 }
 
-/// The last start in a lane, of one partition.
-struct Last {
-    offset: i64,
+/// What began in a lane, of one partition, under one grant.
+#[derive(Default)]
+struct Progress {
     grant: u64,
-    settled: bool,
+    highest: i64,
+    /// Began, and has not settled.
+    open: BTreeSet<i64>,
+    /// The call that began last, its last record, and what was open before it.
+    call: u64,
+    last: i64,
+    open_before: BTreeSet<i64>,
+}
+
+/// What is known of a record that was written.
+#[derive(Clone, Copy)]
+struct Written {
+    timestamp: i64,
+    epoch: i32,
 }
 
 /// The plain reference: what was written, what ran, what has been finished.
 #[derive(Default)]
 pub(crate) struct Book {
     runs: Vec<Run>,
+    calls: u64,
+    /// What stands, or stood, at each offset.
+    written: BTreeMap<TopicPartition, BTreeMap<i64, Written>>,
     /// Records that nobody has finished. A committed offset may not pass one.
     open: BTreeMap<TopicPartition, BTreeSet<i64>>,
     settled: BTreeMap<TopicPartition, BTreeSet<i64>>,
+    /// Records that are nobody's to read: compacted, or below the log's start or a seek.
+    skipped: BTreeMap<TopicPartition, BTreeSet<i64>>,
+    floor: BTreeMap<TopicPartition, i64>,
     running: BTreeMap<(usize, Lane), usize>,
-    last: BTreeMap<(usize, Lane, TopicPartition), Last>,
+    /// Runs under way of each member.
+    under_way: BTreeMap<usize, u32>,
+    /// How many there may be, where that is known.
+    pub limits: BTreeMap<usize, u32>,
+    lanes: BTreeMap<(usize, Lane, TopicPartition), Progress>,
     grants: BTreeMap<(usize, TopicPartition), u64>,
+    /// Who was given each partition last, and when.
+    holders: BTreeMap<TopicPartition, (usize, Now)>,
+    /// Records whose handler asked to see them again no sooner: by grant, and when.
+    not_before: BTreeMap<(usize, TopicPartition, i64), (u64, Now)>,
     /// What had settled when a member was given a partition, by the commit that it began with.
     covered: BTreeMap<(usize, TopicPartition), Map>,
     /// Partitions in which somebody seeks: what is sought runs again.
     sought: BTreeSet<TopicPartition>,
+    /// Partitions that lost records that had been written.
+    torn: BTreeSet<TopicPartition>,
+    /// Partitions whose topic was made anew: commits of the old one, which nothing tells apart, may
+    /// still come.
+    anew: BTreeSet<TopicPartition>,
     violations: Vec<String>,
     /// Runs that settled their record, the same record's again too.
     settlings: usize,
@@ -57,17 +92,32 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    pub(crate) fn wrote(&mut self, partition: &TopicPartition, offset: i64) {
-        self.open
-            .entry(partition.clone())
-            .or_default()
-            .insert(offset);
+    /// A record was written: when, and under which leader's epoch.
+    pub(crate) fn wrote(
+        &mut self,
+        partition: &TopicPartition,
+        offset: i64,
+        timestamp: i64,
+        epoch: i32,
+    ) {
+        let written = self.written.entry(partition.clone()).or_default();
+        written.insert(offset, Written { timestamp, epoch });
+        self.opened(partition, offset);
+    }
+
+    fn opened(&mut self, partition: &TopicPartition, offset: i64) {
+        let open = self.open.entry(partition.clone()).or_default();
+        open.insert(offset);
     }
 
     /// Another log stands in the place of this one.
     pub(crate) fn forget(&mut self, partition: &TopicPartition) {
+        self.anew.insert(partition.clone());
         self.open.remove(partition);
         self.settled.remove(partition);
+        self.skipped.remove(partition);
+        self.floor.remove(partition);
+        self.gone_from(partition, 0);
     }
 
     /// Somebody settled this before anyone here.
@@ -84,20 +134,91 @@ impl Book {
         if let Some(open) = self.open.get_mut(partition) {
             *open = open.split_off(&offset);
         }
+        let floor = self.floor.entry(partition.clone()).or_default();
+        *floor = offset.max(*floor);
+    }
+
+    /// Nobody is to read this one.
+    pub(crate) fn skip(&mut self, partition: &TopicPartition, offset: i64) {
+        if let Some(open) = self.open.get_mut(partition) {
+            open.remove(&offset);
+        }
+        let skipped = self.skipped.entry(partition.clone()).or_default();
+        skipped.insert(offset);
+    }
+
+    fn is_skipped(&self, partition: &TopicPartition, offset: i64) -> bool {
+        let is_below = self.floor.get(partition).is_some_and(|at| offset < *at);
+        let skipped = self.skipped.get(partition);
+        is_below || skipped.is_some_and(|s| s.contains(&offset))
     }
 
     /// These were cut off the log.
     pub(crate) fn cut_from(&mut self, partition: &TopicPartition, offset: i64) {
-        if let Some(open) = self.open.get_mut(partition) {
-            open.split_off(&offset);
+        for of in [&mut self.open, &mut self.settled, &mut self.skipped] {
+            if let Some(offsets) = of.get_mut(partition) {
+                offsets.split_off(&offset);
+            }
         }
-        if let Some(settled) = self.settled.get_mut(partition) {
-            settled.split_off(&offset);
+        if let Some(floor) = self.floor.get_mut(partition) {
+            *floor = offset.min(*floor);
+        }
+        self.torn.insert(partition.clone());
+        self.gone_from(partition, offset);
+    }
+
+    /// A run that saw one of these has nothing to do with what is written there next.
+    fn gone_from(&mut self, partition: &TopicPartition, offset: i64) {
+        if let Some(written) = self.written.get_mut(partition) {
+            for (_, written) in written.range_mut(offset..) {
+                written.timestamp = i64::MIN;
+            }
         }
     }
 
-    pub(crate) fn granted(&mut self, member: usize, partition: &TopicPartition) {
+    /// Whether what a run saw is what stands at its offset now.
+    fn is_current(&self, partition: &TopicPartition, offset: i64, timestamp: i64) -> bool {
+        let written = self.written.get(partition).and_then(|w| w.get(&offset));
+        written.is_none_or(|w| w.timestamp == timestamp)
+    }
+
+    pub(crate) fn granted(&mut self, member: usize, partition: &TopicPartition, now: Now) {
         *self.grants.entry((member, partition.clone())).or_default() += 1;
+        self.holders.insert(partition.clone(), (member, now));
+    }
+
+    fn grant_of(&self, member: usize, partition: &TopicPartition) -> u64 {
+        let grant = self.grants.get(&(member, partition.clone()));
+        grant.copied().unwrap_or(0)
+    }
+
+    /// The record of this run is wanted again, no sooner.
+    pub(crate) fn wait(&mut self, index: usize, until: Now) {
+        let run = &self.runs[index].handled;
+        let (member, tp, offset) = (run.member, run.partition.clone(), run.offset);
+        let grant = self.grant_of(member, &tp);
+        self.not_before.insert((member, tp, offset), (grant, until));
+    }
+
+    /// A member's user ends a pause: what waited for its time meanwhile runs when it is let go.
+    pub(crate) fn resumed(&mut self, member: usize) {
+        self.not_before.retain(|(of, ..), _| *of != member);
+    }
+
+    /// I7: nothing starts under a lease that is over, as far as the member can know; and I10.
+    fn check_right(&mut self, run: &Handled) {
+        let (member, tp) = (run.member, run.partition.clone());
+        let holder = self.holders.get(&tp).filter(|_| !self.anew.contains(&tp));
+        if let Some((holder, since)) = holder.filter(|(m, at)| *m != member && *at < run.began) {
+            let words =
+                format!("I7: {run:?} begins, member {holder} has the partition since {since:?}");
+            self.violation(words);
+        }
+        let grant = self.grant_of(member, &tp);
+        let wait = self.not_before.remove(&(member, tp, run.offset));
+        if wait.is_some_and(|(of, until)| of == grant && run.began < until) {
+            self.violation(format!("I10: {run:?} begins before its time: {wait:?}"));
+        }
     }
 
     /// Somebody seeks in this partition.
@@ -124,105 +245,158 @@ impl Book {
         }
     }
 
-    pub(crate) fn begin(&mut self, handled: Handled, lane: Option<Lane>) -> usize {
+    /// The number of a handler call.
+    pub(crate) fn call(&mut self) -> u64 {
+        self.calls += 1;
+        self.calls
+    }
+
+    /// A record of a call is handed out.
+    pub(crate) fn begin(
+        &mut self,
+        call: u64,
+        handled: Handled,
+        timestamp: i64,
+        lane: Option<Lane>,
+    ) -> usize {
         let index = self.runs.len();
-        let tp = handled.partition.clone();
+        let (member, tp, offset) = (handled.member, handled.partition.clone(), handled.offset);
         self.check_covered(&handled);
-        let is_settled = self.settled.get(&tp);
-        if !is_settled.is_some_and(|s| s.contains(&handled.offset)) {
-            self.wrote(&tp, handled.offset);
+        self.check_right(&handled);
+        let is_settled = self.settled.get(&tp).is_some_and(|s| s.contains(&offset));
+        if !is_settled && !self.is_skipped(&tp, offset) && self.is_current(&tp, offset, timestamp) {
+            self.opened(&tp, offset);
         }
         if let Some(lane) = &lane {
-            self.check_order(&handled, lane);
-            self.running.insert((handled.member, lane.clone()), index);
+            self.check_order(call, &handled, lane);
+            self.running.insert((member, lane.clone()), index);
+        }
+        let under_way = self.under_way.entry(member).or_default();
+        *under_way += 1;
+        let (now, limit) = (*under_way, self.limits.get(&member).copied());
+        if limit.is_some_and(|limit| now > limit) {
+            self.violation(format!(
+                "I6: {handled:?} is the {now}th at once, of {limit:?}"
+            ));
         }
         self.runs.push(Run {
             handled,
             lane,
-            is_over: false,
+            call,
+            timestamp,
         });
         index
     }
 
     /// I3.
-    fn check_order(&mut self, run: &Handled, lane: &Lane) {
+    fn check_order(&mut self, call: u64, run: &Handled, lane: &Lane) {
         let mut found = Vec::new();
         for ((member, other), index) in &self.running {
             let is_same = *member == run.member;
+            let before = &self.runs[*index];
             let counts = is_same
                 || self.strict
-                    && self.runs[*index].handled.partition == run.partition
+                    && before.handled.partition == run.partition
                     && !self.adrift.contains(member)
                     && !self.adrift.contains(&run.member);
-            if other == lane && counts {
-                let before = &self.runs[*index].handled;
+            if other == lane && counts && before.call != call {
+                let before = &before.handled;
                 found.push(format!(
                     "I3: {run:?} begins while {before:?} of its lane runs"
                 ));
             }
         }
-        let grant = self
-            .grants
-            .get(&(run.member, run.partition.clone()))
-            .copied();
-        let grant = grant.unwrap_or(0);
+        let grant = self.grant_of(run.member, &run.partition);
         let key = (run.member, lane.clone(), run.partition.clone());
-        if let Some(last) = self.last.get(&key)
-            && last.grant == grant
-        {
-            let follows = match last.settled {
-                true => run.offset > last.offset,
-                // What has not settled runs again before anything newer of its lane.
-                false => run.offset == last.offset,
+        let mut lane = self.lanes.remove(&key).unwrap_or_default();
+        if lane.grant != grant || lane.call == 0 {
+            lane = Progress {
+                grant,
+                highest: -1,
+                ..Progress::default()
             };
-            if !follows {
-                let (offset, settled) = (last.offset, last.settled);
-                found.push(format!(
-                    "I3: {run:?} follows offset {offset} (settled: {settled}) under the same lease"
-                ));
-            }
         }
         let offset = run.offset;
-        let settled = false;
-        self.last.insert(
-            key,
-            Last {
-                offset,
-                grant,
-                settled,
-            },
-        );
+        let follows = if lane.call == call {
+            // Within a batch: on from the one before, past none that ran before and must again.
+            let passed = lane.open_before.range(lane.last + 1..offset).next();
+            offset > lane.last && passed.is_none()
+        } else {
+            lane.open_before.clone_from(&lane.open);
+            lane.call = call;
+            match lane.open.first() {
+                // What has not settled runs again before anything newer of its lane.
+                Some(first) => offset == *first,
+                None => offset > lane.highest,
+            }
+        };
+        if !follows {
+            let (highest, open) = (lane.highest, &lane.open);
+            let before = self.lane_of(run);
+            found.push(format!(
+                "I3: {run:?} comes after offset {highest} (not settled: {open:?}) under the same \
+                 lease; of its key ran {before}"
+            ));
+        }
+        lane.last = offset;
+        lane.highest = lane.highest.max(offset);
+        lane.open.insert(offset);
+        self.lanes.insert(key, lane);
         found.into_iter().for_each(|words| self.violation(words));
+    }
+
+    /// The runs of this one's key under its member: offset, attempt, from when to when.
+    fn lane_of(&self, run: &Handled) -> String {
+        let alike = |of: &&Run| {
+            let of = &of.handled;
+            of.member == run.member && of.partition == run.partition && of.key == run.key
+        };
+        let each = self.runs.iter().filter(alike).map(|of| {
+            let of = &of.handled;
+            format!(
+                "{}/{} {:?}..{:?}",
+                of.offset, of.attempt, of.began, of.ended
+            )
+        });
+        each.collect::<Vec<_>>().join(", ")
     }
 
     pub(crate) fn end(&mut self, index: usize, now: Now, settles: bool) {
         let run = &mut self.runs[index];
         run.handled.ended = Some(now);
+        if !settles {
+            return;
+        }
         let (tp, offset) = (run.handled.partition.clone(), run.handled.offset);
-        if settles {
-            self.settlings += 1;
-            if let Some(lane) = &run.lane {
-                let key = (run.handled.member, lane.clone(), tp.clone());
-                if let Some(last) = self.last.get_mut(&key)
-                    && last.offset == offset
-                {
-                    last.settled = true;
-                }
+        let timestamp = run.timestamp;
+        if let Some(lane) = &run.lane {
+            let key = (run.handled.member, lane.clone(), tp.clone());
+            if let Some(lane) = self.lanes.get_mut(&key) {
+                lane.open.remove(&offset);
             }
-            if let Some(open) = self.open.get_mut(&tp) {
-                open.remove(&offset);
-            }
-            if !self.settled.entry(tp).or_default().insert(offset) {
-                let run = self.runs[index].handled.clone();
-                self.settled_again.push(run);
-            }
+        }
+        if !self.is_current(&tp, offset, timestamp) {
+            return; // another record stands there now
+        }
+        self.settlings += 1;
+        if let Some(open) = self.open.get_mut(&tp) {
+            open.remove(&offset);
+        }
+        if !self.settled.entry(tp).or_default().insert(offset) {
+            let run = self.runs[index].handled.clone();
+            self.settled_again.push(run);
         }
     }
 
     /// A dead letter of this record stands in its topic's log: it is finished, whoever says so.
-    pub(crate) fn dead_lettered(&mut self, tp: &TopicPartition, offset: i64) {
-        for ((_, _, partition), last) in &mut self.last {
-            last.settled |= partition == tp && last.offset == offset;
+    pub(crate) fn dead_lettered(&mut self, tp: &TopicPartition, offset: i64, timestamp: i64) {
+        for ((_, _, partition), lane) in &mut self.lanes {
+            if partition == tp {
+                lane.open.remove(&offset);
+            }
+        }
+        if !self.is_current(tp, offset, timestamp) {
+            return;
         }
         if let Some(open) = self.open.get_mut(tp) {
             open.remove(&offset);
@@ -230,14 +404,17 @@ impl Book {
         self.settled.entry(tp.clone()).or_default().insert(offset);
     }
 
-    pub(crate) fn over(&mut self, index: usize, _now: Now) {
-        let run = &mut self.runs[index];
-        run.is_over = true;
+    pub(crate) fn over(&mut self, index: usize) {
+        let run = &self.runs[index];
+        let member = run.handled.member;
         if let Some(lane) = &run.lane {
-            let key = (run.handled.member, lane.clone());
+            let key = (member, lane.clone());
             if self.running.get(&key) == Some(&index) {
                 self.running.remove(&key);
             }
+        }
+        if let Some(n) = self.under_way.get_mut(&member) {
+            *n = n.saturating_sub(1);
         }
     }
 
@@ -279,9 +456,34 @@ impl Book {
             .collect()
     }
 
-    fn lowest_open(&self, partition: &TopicPartition, from: i64) -> Option<i64> {
-        let open = self.open.get(partition)?;
-        open.range(from..).next().copied()
+    fn runs_of(&self, partition: &TopicPartition, offset: i64) -> Vec<String> {
+        let is_it =
+            |run: &&Run| run.handled.partition == *partition && run.handled.offset == offset;
+        let told = |run: &Run| {
+            let is_current = self.is_current(partition, offset, run.timestamp);
+            format!("{:?}, of the log that stands: {is_current}", run.handled)
+        };
+        self.runs.iter().filter(is_it).map(told).collect()
+    }
+
+    /// Whether nobody has anything left to finish.
+    pub(crate) fn is_done(&self) -> bool {
+        self.open.values().all(BTreeSet::is_empty)
+    }
+
+    /// The lowest record from `from` on that is open, as far as one who read under leader epoch
+    /// `epoch` can know: where records were lost, others stand in their place unseen by those who
+    /// have not heard of it.
+    fn lowest_open(&self, partition: &TopicPartition, from: i64, epoch: i32) -> Option<i64> {
+        let mut open = self.open.get(partition)?.range(from..).copied();
+        if self.anew.contains(partition) {
+            return None;
+        }
+        if !self.torn.contains(partition) {
+            return open.next();
+        }
+        let written = self.written.get(partition)?;
+        open.find(|offset| written.get(offset).is_some_and(|w| w.epoch <= epoch))
     }
 }
 
@@ -323,10 +525,14 @@ impl Commits {
             let view = cluster.partition_view(&entry.topic, entry.partition);
             let from = view.map_or(0, |v| v.log_start);
             if !self.auto
-                && let Some(open) = book.lowest_open(&key.1, from)
+                && let epoch = entry.committed.leader_epoch
+                && let Some(open) = book.lowest_open(&key.1, from, epoch)
                 && open < offset
             {
-                book.violation(format!("I1: {entry:?} passes the open record {open}"));
+                let runs = book.runs_of(&key.1, open);
+                book.violation(format!(
+                    "I1: {entry:?} passes the open record {open}, which ran: {runs:#?}"
+                ));
             }
             self.last.insert(key, offset);
         }

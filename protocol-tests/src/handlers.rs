@@ -1,12 +1,13 @@
 //! Scripted handlers and the runners that call them, in virtual time.
 
 use crate::checks::{Book, Lane};
-use laneway::handler::one_by_one;
+use laneway::handler::{in_batches, one_by_one};
 use laneway::ids::TopicPartition;
-use laneway::lane::{Handler, Runner, RunnerConfig};
+use laneway::lane::{Handler, Outcomes, Runner, RunnerConfig};
 use laneway::record::Delivery;
 use laneway::time::Now;
 use laneway::{Outcome, Record, RecordLease};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,7 +77,13 @@ pub(crate) type LaneOf = Arc<dyn Fn(&Record) -> Option<Lane> + Send + Sync>;
 #[derive(Default)]
 pub(crate) struct Timers {
     now: AtomicU64,
-    asleep: Mutex<Vec<(Now, Waker)>>,
+    asleep: Mutex<Asleep>,
+}
+
+#[derive(Default)]
+struct Asleep {
+    sequence: u64,
+    wakers: BTreeMap<(Now, u64), Waker>,
 }
 
 impl Timers {
@@ -89,20 +96,27 @@ impl Timers {
     }
 
     pub(crate) fn next(&self) -> Option<Now> {
-        self.asleep.lock().unwrap().iter().map(|(at, _)| *at).min()
+        let asleep = self.asleep.lock().unwrap();
+        asleep.wakers.keys().next().map(|(at, _)| *at)
+    }
+
+    fn wake_at(&self, at: Now, waker: &Waker) {
+        let mut asleep = self.asleep.lock().unwrap();
+        asleep.sequence += 1;
+        let key = (at, asleep.sequence);
+        asleep.wakers.insert(key, waker.clone());
     }
 
     pub(crate) fn wake_due(&self) {
         let now = self.now();
-        let mut due = Vec::new();
-        self.asleep.lock().unwrap().retain(|(at, waker)| {
-            let is_due = *at <= now;
-            if is_due {
-                due.push(waker.clone());
-            }
-            !is_due
-        });
-        due.into_iter().for_each(Waker::wake);
+        if self.next().is_none_or(|at| at > now) {
+            return;
+        }
+        let mut asleep = self.asleep.lock().unwrap();
+        let later = asleep.wakers.split_off(&(Now(now.0 + 1), 0));
+        let due = std::mem::replace(&mut asleep.wakers, later);
+        drop(asleep);
+        due.into_values().for_each(Waker::wake);
     }
 }
 
@@ -118,11 +132,7 @@ impl Future for Sleep {
         if self.timers.now() >= self.until {
             return Poll::Ready(());
         }
-        self.timers
-            .asleep
-            .lock()
-            .unwrap()
-            .push((self.until, cx.waker().clone()));
+        self.timers.wake_at(self.until, cx.waker());
         Poll::Pending
     }
 }
@@ -141,6 +151,8 @@ pub(crate) trait Executor {
     fn give(&mut self, group: laneway::engine::Group);
     fn recall(&mut self, lease: laneway::ids::LeaseId, what: laneway::lane::Recall);
     fn poll(&mut self, now: Now) -> Option<laneway::lane::Done<Delivery>>;
+    /// Whether a poll would do anything.
+    fn is_due(&self, now: Now) -> bool;
     /// When a call has run for as long as it may.
     fn next_deadline(&self) -> Option<Now>;
 }
@@ -165,6 +177,11 @@ impl<H: Handler<Delivery>> Executor for Task<H> {
         self.runner.next_deadline()
     }
 
+    fn is_due(&self, now: Now) -> bool {
+        let due = self.runner.next_deadline().is_some_and(|at| at <= now);
+        due || self.flag.0.load(Ordering::Acquire)
+    }
+
     fn poll(&mut self, now: Now) -> Option<laneway::lane::Done<Delivery>> {
         let due = self.runner.next_deadline().is_some_and(|at| at <= now);
         if !self.flag.0.swap(false, Ordering::AcqRel) && !due {
@@ -184,80 +201,149 @@ impl<H: Handler<Delivery>> Executor for Task<H> {
     }
 }
 
-/// Says that a run is over, however it ends.
-struct Running {
-    book: Arc<Mutex<Book>>,
-    timers: Arc<Timers>,
+/// A run that is under way.
+struct Run {
     index: usize,
+    attempt: u32,
+    plan: Plan,
     /// Of a last attempt: when its time is up, and the lease under which it is dropped then.
     last: Option<(Now, RecordLease)>,
+}
+
+/// One handler call. Says that its runs are over, however they end.
+struct Running {
+    shop: Arc<Shop>,
+    runs: Vec<Run>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         // A failed assertion elsewhere may have poisoned it; then nobody asks any more.
-        if let Ok(mut book) = self.book.lock() {
-            let now = self.timers.now();
-            let dropped = |(at, lease): &(Now, RecordLease)| now >= *at && lease.counts();
-            if self.last.as_ref().is_some_and(dropped) {
-                book.end(self.index, now, true);
+        if let Ok(mut book) = self.shop.book.lock() {
+            let now = self.shop.timers.now();
+            for run in &self.runs {
+                let dropped = |(at, lease): &(Now, RecordLease)| now >= *at && lease.counts();
+                if run.last.as_ref().is_some_and(dropped) {
+                    book.end(run.index, now, true);
+                }
+                book.over(run.index);
             }
-            book.over(self.index, now);
         }
     }
 }
 
-/// A runner whose handlers do what `script` plans, and write into the book what they do. A record
-/// that fails for the `dropped_at`th time is done with.
-pub(crate) fn executor(
-    member: usize,
-    config: &RunnerConfig,
-    (script, lane_of, dropped_at): (Script, LaneOf, u32),
-    timers: Arc<Timers>,
-    book: Arc<Mutex<Book>>,
-) -> Box<dyn Executor> {
-    let limit = config.timeout;
-    let handler = one_by_one(move |record: Record| {
-        let plan = script(member, &record);
-        let (timers, book) = (timers.clone(), book.clone());
-        let began = timers.now();
-        let run = Handled {
-            member,
-            partition: TopicPartition::new(record.topic(), record.partition()),
-            offset: record.offset(),
-            key: record.key().map(<[u8]>::to_vec),
-            attempt: record.attempt(),
-            began,
-            ended: None,
-        };
-        let index = book.lock().unwrap().begin(run, lane_of(&record));
-        let running = Running {
-            book: book.clone(),
-            timers: timers.clone(),
-            index,
-            last: limit
-                .filter(|_| record.attempt() >= dropped_at)
-                .map(|limit| (began + limit, record.lease())),
-        };
+/// What the handlers of one member have in common.
+pub(crate) struct Shop {
+    pub member: usize,
+    pub script: Script,
+    pub lane_of: LaneOf,
+    /// A record that fails for the so manieth time is done with.
+    pub dropped_at: u32,
+    pub timers: Arc<Timers>,
+    pub book: Arc<Mutex<Book>>,
+}
+
+impl Shop {
+    /// A call with these records begins: they run side by side, and fail together where one panics.
+    fn call(
+        self: &Arc<Self>,
+        records: Vec<Record>,
+        limit: Option<Duration>,
+    ) -> impl Future<Output = Outcomes> + use<> {
+        let began = self.timers.now();
+        let mut runs = Vec::with_capacity(records.len());
+        let mut book = self.book.lock().unwrap();
+        let call = book.call();
+        for record in &records {
+            let plan = (self.script)(self.member, record);
+            let handled = Handled {
+                member: self.member,
+                partition: TopicPartition::new(record.topic(), record.partition()),
+                offset: record.offset(),
+                key: record.key().map(<[u8]>::to_vec),
+                attempt: record.attempt(),
+                began,
+                ended: None,
+            };
+            let lane = (self.lane_of)(record);
+            let limit = limit.filter(|_| record.attempt() >= self.dropped_at);
+            runs.push(Run {
+                index: book.begin(call, handled, record.timestamp(), lane),
+                attempt: record.attempt(),
+                plan,
+                last: limit.map(|limit| (began + limit, record.lease())),
+            });
+        }
+        drop(book);
+        let shop = self.clone();
         async move {
-            let mut running = running;
-            if !plan.takes.is_zero() {
+            let mut running = Running { shop, runs };
+            let takes = running.runs.iter().map(|run| run.plan.takes).max();
+            if let Some(takes) = takes.filter(|takes| !takes.is_zero()) {
                 Sleep {
-                    timers: timers.clone(),
-                    until: began + plan.takes,
+                    timers: running.shop.timers.clone(),
+                    until: began + takes,
                 }
                 .await;
             }
-            // It has come to its own end.
-            running.last = None;
-            let is_last = record.attempt() >= dropped_at;
-            let settles = is_last || !plan.panics && plan.outcome.settles();
-            if settles || !plan.panics {
-                book.lock().unwrap().end(index, timers.now(), settles);
+            drop(records);
+            running.ended()
+        }
+    }
+}
+
+impl Running {
+    /// They have come to their own end.
+    fn ended(&mut self) -> Outcomes {
+        let panics = self.runs.iter().any(|run| run.plan.panics);
+        let mut book = self.shop.book.lock().unwrap();
+        let now = self.shop.timers.now();
+        for run in &mut self.runs {
+            run.last = None;
+            let is_last = run.attempt >= self.shop.dropped_at;
+            // A dead letter settles when it is written, which is seen where it is written.
+            let is_letter = matches!(run.plan.outcome, Outcome::DeadLetter(_));
+            let settles = match panics {
+                true => is_last,
+                false => is_last && !is_letter || run.plan.outcome.settles(),
+            };
+            if settles || !panics {
+                book.end(run.index, now, settles);
             }
-            assert!(!plan.panics, "a planned panic");
-            drop(running);
-            plan.outcome
+            if let (Outcome::RetryAfter(wait), false) = (&run.plan.outcome, panics || settles) {
+                book.wait(run.index, now + *wait);
+            }
+        }
+        drop(book);
+        assert!(!panics, "a planned panic");
+        let mut each = self.runs.iter().map(|run| run.plan.outcome.clone());
+        match self.runs.as_slice() {
+            [first, rest @ ..] if rest.iter().all(|r| r.plan.outcome == first.plan.outcome) => {
+                Outcomes::All(each.next().unwrap_or(Outcome::Ack))
+            }
+            _ => Outcomes::Each(each.collect()),
+        }
+    }
+}
+
+/// A runner whose handlers do what their script plans, and write into the book what they do.
+pub(crate) fn executor(config: &RunnerConfig, shop: &Arc<Shop>) -> Box<dyn Executor> {
+    let limit = config.timeout;
+    let shop = shop.clone();
+    if config.batch_max > 1 {
+        let handler = in_batches(move |records| shop.call(records, limit));
+        return Box::new(Task {
+            runner: Runner::new(handler, config),
+            flag: Arc::default(),
+        });
+    }
+    let handler = one_by_one(move |record| {
+        let call = shop.call(vec![record], limit);
+        async move {
+            match call.await {
+                Outcomes::All(outcome) => outcome,
+                Outcomes::Each(_) => unreachable!("one record has one outcome"),
+            }
         }
     });
     Box::new(Task {

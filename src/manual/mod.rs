@@ -9,6 +9,7 @@
 //! * [`steering`]: pauses, seeks, hooks, streams; what holds a commit back; the end.
 //! * [`tuning`]: the numbers you may set, and how to write a handler that runs well.
 //! * [`properties`](mod@properties): what becomes of each property of Kafka's own clients.
+//! * [`simulation`]: how whole groups are lived through by seeds, and what that has been seen to notice.
 //! * [`quirks`]: what brokers do that one would not guess.
 //!
 //! The pages hold no code of the library; their examples are compiled and run by its tests.
@@ -24,6 +25,7 @@ pub mod ordering;
 #[cfg(feature = "runtime")]
 pub mod properties;
 pub mod quirks;
+pub mod simulation;
 #[cfg(feature = "runtime")]
 pub mod steering;
 pub mod tuning;

@@ -3,7 +3,6 @@
 use super::World;
 use laneway::ids::TopicPartition;
 use laneway::records::{Decoder, Limits, Piece, split};
-use std::collections::BTreeMap;
 
 /// A record of a dead-letter topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,16 +38,25 @@ impl DeadLetter {
 /// What the world has read of dead-letter topics.
 #[derive(Default)]
 pub(super) struct Letters {
-    topics: Vec<String>,
-    /// Where each log was read up to, and of which topic id.
-    read: BTreeMap<TopicPartition, (Option<[u8; 16]>, i64)>,
+    topics: Vec<Watched>,
     found: Vec<DeadLetter>,
+}
+
+struct Watched {
+    name: String,
+    id: Option<[u8; 16]>,
+    /// Where the log of each partition was read up to.
+    ends: Vec<i64>,
 }
 
 impl World {
     /// Takes what stands in this topic for dead letters: whoever has one is finished.
     pub fn watch_dead_letters(&mut self, topic: &str) {
-        self.letters.topics.push(topic.to_owned());
+        self.letters.topics.push(Watched {
+            name: topic.to_owned(),
+            id: None,
+            ends: Vec::new(),
+        });
     }
 
     /// Every dead letter so far, in the order in which they were written, also those of topics that
@@ -58,23 +66,30 @@ impl World {
         &self.letters.found
     }
 
+    /// Looks at the ends of the logs; few of the many times there is something new.
     pub(super) fn read_dead_letters(&mut self) {
-        for topic in self.letters.topics.clone() {
-            let id = self.cluster.topic_id(&topic);
-            for partition in 0.. {
-                let Some(view) = self.cluster.partition_view(&topic, partition) else {
+        let mut grown = Vec::new();
+        for watched in &mut self.letters.topics {
+            let id = self.cluster.topic_id(&watched.name);
+            if watched.id != id {
+                watched.id = id;
+                watched.ends.clear();
+            }
+            for (partition, at) in (0..).zip(0..) {
+                let Some(view) = self.cluster.partition_view(&watched.name, partition) else {
                     break;
                 };
-                let tp = TopicPartition::new(topic.as_str(), partition);
-                let read = self.letters.read.entry(tp.clone()).or_insert((id, 0));
-                if read.0 != id {
-                    *read = (id, 0);
+                if watched.ends.len() <= at {
+                    watched.ends.push(0);
                 }
-                let from = std::mem::replace(&mut read.1, view.log_end);
+                let from = std::mem::replace(&mut watched.ends[at], view.log_end);
                 if from < view.log_end {
-                    self.read_log(&tp, from);
+                    grown.push((TopicPartition::new(watched.name.as_str(), partition), from));
                 }
             }
+        }
+        for (tp, from) in grown {
+            self.read_log(&tp, from);
         }
     }
 
@@ -114,7 +129,10 @@ impl World {
                 let offset = number("offset").expect("a dead letter says where it is from");
                 letter.source = TopicPartition::new(topic, partition.unwrap_or(-1));
                 letter.offset = offset;
-                self.book().dead_lettered(&letter.source, offset);
+                let written = letter.header("laneway.dlq.timestamp");
+                let written = written.and_then(|t| t.parse().ok());
+                let written = written.expect("a dead letter says when its record was written");
+                self.book().dead_lettered(&letter.source, offset, written);
                 self.letters.found.push(letter);
             }
         }

@@ -111,7 +111,11 @@ impl World {
 
     fn dialled(&mut self, member: usize, link: LinkId, port: u16, until: Now) {
         let node = self.ports.get(&port).copied();
-        let node = node.filter(|node| !self.mute.contains(&(member, *node)));
+        let is_mute = |node: &i32| {
+            let pair = (member, *node);
+            self.mute.contains(&pair) || self.half_mute.contains(&pair)
+        };
+        let node = node.filter(|node| !is_mute(node));
         let Some(node) = node.filter(|_| self.members[member].links.contains_key(&link)) else {
             // No answer: the dial's own deadline ends it.
             let error = Error::new(ErrorKind::Transport, "no answer").retriable();
@@ -150,12 +154,17 @@ impl World {
 
     /// Whether nothing passes on this connection. Once something was lost, nothing that comes
     /// after it can arrive.
-    fn is_mute(&mut self, conn: ConnId) -> bool {
+    fn is_mute(&mut self, conn: ConnId, is_answer: bool) -> bool {
         let at = self.conns.get(&conn);
-        if at.is_some_and(|(member, _, node)| self.mute.contains(&(*member, *node))) {
-            self.deaf.insert(conn);
+        if let Some(pair) = at.map(|(member, _, node)| (*member, *node)) {
+            if self.mute.contains(&pair) {
+                self.deaf.insert(conn);
+            }
+            if is_answer && self.half_mute.contains(&pair) {
+                self.half_deaf.insert(conn);
+            }
         }
-        self.deaf.contains(&conn)
+        self.deaf.contains(&conn) || is_answer && self.half_deaf.contains(&conn)
     }
 
     pub(super) fn broker_acts(&mut self) {
@@ -165,7 +174,7 @@ impl World {
                     let Some((member, link, _)) = self.conns.get(&conn).copied() else {
                         continue;
                     };
-                    if self.is_mute(conn) {
+                    if self.is_mute(conn, true) {
                         continue;
                     }
                     let at = self.now + self.latency();
@@ -216,9 +225,10 @@ impl World {
                 self.do_one(number, action);
             }
             if !self.poll_executors(number) {
-                return;
+                break;
             }
         }
+        self.members[number].ask_deadline();
     }
 
     fn poll_executors(&mut self, number: usize) -> bool {
@@ -332,7 +342,7 @@ impl World {
                 let conn = slot.conn.expect("I7: a frame for a link that is not up");
                 let at = at.max(slot.to_broker + Duration::from_nanos(1));
                 slot.to_broker = at;
-                if self.is_mute(conn) {
+                if self.is_mute(conn, false) {
                     return;
                 }
                 self.at(at, Happening::ToBroker { conn, frame });
@@ -366,7 +376,8 @@ impl World {
             Action::Event(event) => {
                 if let Event::Granted { partition, offset } = &event {
                     self.grants.push((number, partition.clone(), self.now));
-                    self.book().granted(number, partition);
+                    let now = self.now;
+                    self.book().granted(number, partition, now);
                     let map = self.map_at(number, partition, *offset);
                     self.book().covers(number, partition, map);
                 }
@@ -380,6 +391,7 @@ impl World {
                 if let Event::DataLoss { partition, .. } = &event {
                     self.commits.forget(partition);
                 }
+                self.heed(number, &event);
                 self.members[number].events.push(event);
             }
             Action::Again => {
