@@ -239,10 +239,13 @@ async fn the_error_policy_counts_for_streams() {
             }
         }
     }
-    while committed(&server, 0) != Some(10) {
-        deliveries.running().commit_now().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let all_is_committed = async {
+        while committed(&server, 0) != Some(10) {
+            deliveries.running().commit_now().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, all_is_committed).await.unwrap();
     assert_eq!(kept.len(), 1, "what was dropped does not come again");
     assert!(asked.load(Ordering::SeqCst) >= 1);
     deliveries.close(PATIENCE).await.unwrap();

@@ -210,6 +210,8 @@ fn pauses_at_every_moment_of_rebalances() {
         world.join(config.clone(), script.clone());
         let mut dice = seed * 7919 + 1;
         let mut alive: Vec<usize> = vec![0];
+        // What each member was told, by our own account.
+        let mut paused: BTreeSet<(usize, i32)> = BTreeSet::new();
         for step in 0..120u64 {
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             world.fill(6, 6, 6);
@@ -223,18 +225,27 @@ fn pauses_at_every_moment_of_rebalances() {
                     world.command(leaves, 1000 + step, Command::Close { deadline });
                 }
                 2..5 => {
-                    let what = Scope::from(("t", ((dice >> 25) % 6) as i32));
+                    let p = ((dice >> 25) % 6) as i32;
+                    paused.insert((member, p));
+                    let what = Scope::from(("t", p));
                     world.command(member, step, Command::Pause { what });
                 }
                 _ => {
+                    let p = ((dice >> 25) % 6) as i32;
                     let what = match (dice >> 40) % 3 {
-                        0 => Scope::All,
-                        _ => Scope::from(("t", ((dice >> 25) % 6) as i32)),
+                        0 => {
+                            paused.retain(|(m, _)| *m != member);
+                            Scope::All
+                        }
+                        _ => {
+                            paused.remove(&(member, p));
+                            Scope::from(("t", p))
+                        }
                     };
                     world.command(member, step, Command::Resume { what });
                 }
             }
-            assert_paused_rest(&mut world, &alive, seed);
+            assert_paused_rest(&mut world, &paused, seed);
         }
         for member in &alive {
             let what = Scope::All;
@@ -247,21 +258,12 @@ fn pauses_at_every_moment_of_rebalances() {
     }
 }
 
-/// No run has begun in a partition that its member has paused, since a moment ago.
-fn assert_paused_rest(world: &mut World, alive: &[usize], seed: u64) {
+/// No run has begun in a partition that its member has paused.
+fn assert_paused_rest(world: &mut World, paused: &BTreeSet<(usize, i32)>, seed: u64) {
     let from = world.now();
-    let paused: BTreeSet<(usize, i32)> = alive
-        .iter()
-        .flat_map(|m| {
-            let now = world.snapshot(*m).partitions;
-            let paused = now.into_iter().filter(|p| p.paused);
-            paused
-                .map(|p| (*m, p.partition.partition))
-                .collect::<Vec<_>>()
-        })
-        .collect();
     world.run_for(millis(5));
-    for run in world.handled().iter().rev().take_while(|h| h.began > from) {
+    let handled = world.handled();
+    for run in handled.iter().rev().take_while(|h| h.began > from) {
         let place = (run.member, run.partition.partition);
         assert!(
             !paused.contains(&place),

@@ -359,3 +359,30 @@ fn g01_rebalance_noticed_late() {
     assert_eq!(d.lost(), tps([0]));
     assert!(d.out(is_join));
 }
+
+/// A leader of another make shares out what is reserved and tells nothing of it: that is said at
+/// each such generation, and the reservation is told again with the next join.
+#[test]
+fn reservations_that_a_leader_ignores_are_told_each_time() {
+    let mut cfg = config();
+    cfg.reserve = tps([1]);
+    let mut d = Desk::new(cfg);
+    d.subscribe(&["t"]);
+    for generation in 1..4 {
+        let note = d.metadata_out().user_data;
+        assert!(note.is_some_and(|n| !n.is_empty()), "it is told");
+        d.answer_join(joined("range", generation, "me", "boss"));
+        d.answer_sync(synced(&tps([0, 1])));
+        assert!(
+            d.noticed(|e| matches!(
+                e,
+                GroupEvent::ReservationsIgnored { partitions } if *partitions == tps([1])
+            )),
+            "generation {generation}"
+        );
+        d.seen();
+        d.beat(27);
+        d.released(&tps([0, 1]));
+        d.seen();
+    }
+}

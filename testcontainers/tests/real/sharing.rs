@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use laneway::{
     AssignorKind, Error, Event, GroupProtocol, Interest, Kafka as Client, OnClose, Partitions,
@@ -21,6 +21,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         test!(five_partitions_two_subscribers_and_a_direct_reader_on_kafka),
         test!(the_fourth_of_four_takes_over_on_kafka),
+        test!(patterns_find_what_comes_later_on_kafka),
         test!(bad_input_is_told_and_changes_nothing),
     ]
 }
@@ -207,6 +208,54 @@ fn the_fourth_of_four_takes_over_on_kafka() {
     });
 }
 
+/// F35: a pattern finds a topic and a partition that come later, within the metadata's age where we
+/// match it ourselves and by the broker's own pace under the new protocol, and reads them from their
+/// first record though the policy is the latest.
+fn patterns_find_what_comes_later_on_kafka() {
+    let kafka = Kafka::shared();
+    for protocol in [GroupProtocol::Classic, GroupProtocol::Consumer] {
+        let prefix = kafka::unique("pattern");
+        let old = kafka.topic(&prefix, 1).unwrap();
+        kafka.ask(&format!("numbered {old} 50 5 60 1")).unwrap();
+        let (told, mut read) = tokio::sync::mpsc::unbounded_channel();
+        let held = Arc::new(Mutex::new(BTreeSet::new()));
+        let holds = held.clone();
+        runtime().block_on(async {
+            let running = Client::new(kafka.addresses())
+                .subscribe(Topics::pattern(format!("{prefix}.*")).group(kafka::unique("pattern")))
+                .start_at(StartOffset::Latest)
+                .group_protocol(protocol)
+                .metadata_age_max(AGE)
+                .on_event(move |event| {
+                    if let Event::Granted { partition, .. } = event {
+                        holds.lock().unwrap().insert(partition.to_string());
+                    }
+                })
+                .start(move |record| {
+                    let topic = record.topic().to_owned();
+                    std::future::ready(told.send(topic).map_err(|e| e.to_string()))
+                })
+                .unwrap();
+            eventually("it has the old one", || held.lock().unwrap().len() == 1).await;
+            let from = Instant::now();
+            let new = kafka.topic(&prefix, 2).unwrap();
+            kafka.ask(&format!("numbered {new} 50 5 60 1")).unwrap();
+            for _ in 0..50 {
+                let topic = tokio::time::timeout(crate::WAIT, read.recv()).await;
+                assert_eq!(topic.unwrap().unwrap(), new);
+            }
+            println!(
+                "{protocol:?}: a new topic was read after {:?}",
+                from.elapsed()
+            );
+            if protocol == GroupProtocol::Classic {
+                assert!(from.elapsed() < AGE + Duration::from_secs(20));
+            }
+            running.close(CLOSE).await.unwrap();
+        });
+    }
+}
+
 /// G31: bad input gets an error that names the setting and the remedy, and nothing that was committed
 /// changes: a group id of another kind, a reservation of a partition that is not there, a topic that
 /// is not.
@@ -316,6 +365,7 @@ fn join_as(address: &str, group: &str, kind: &str) -> TcpStream {
     panic!("no coordinator for {group}");
 }
 
+const AGE: Duration = Duration::from_secs(2);
 /// The shortest that the broker allows is 6 s by default.
 const SESSION: Duration = Duration::from_secs(6);
 const CLOSE: Duration = Duration::from_secs(20);
