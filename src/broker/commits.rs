@@ -189,7 +189,28 @@ impl Cluster {
                     .collect();
             }
         }
+        self.plan_offsets(call, &mut resp);
         call.answer(&resp)
+    }
+
+    /// Errors that a script has for single partitions.
+    fn plan_offsets(&mut self, call: &Call, resp: &mut OffsetFetchResponse) {
+        for topic in resp.groups.iter_mut().flat_map(|g| &mut g.topics) {
+            for p in &mut topic.partitions {
+                if let (Some(code), _) = self.planned(call, &topic.name, p.partition_index) {
+                    p.error_code = code;
+                    p.committed_offset = -1;
+                }
+            }
+        }
+        for topic in &mut resp.topics {
+            for p in &mut topic.partitions {
+                if let (Some(code), _) = self.planned(call, &topic.name, p.partition_index) {
+                    p.error_code = code;
+                    p.committed_offset = -1;
+                }
+            }
+        }
     }
 
     pub(crate) fn offset_delete(&mut self, call: &Call, body: &mut Bytes) -> Outcome {

@@ -13,7 +13,9 @@ use endpoint::Endpoint;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(feature = "tls-custom")]
+use std::sync::PoisonError;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
