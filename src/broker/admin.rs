@@ -42,7 +42,7 @@ impl Cluster {
                 Ok(()) => {
                     let found = self.topics.get(&name.0);
                     if let (true, Some(t)) = (call.version >= 7, found) {
-                        one.topic_id = t.id.to_vec().try_into().unwrap_or_default();
+                        one.topic_id = uuid::Uuid::from_bytes(t.id);
                     }
                     if let (true, Some(t)) = (call.version >= 5, found) {
                         one.num_partitions = i32::try_from(t.partitions.len()).unwrap_or(-1);

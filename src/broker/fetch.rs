@@ -412,7 +412,7 @@ fn add_partition(resp: &mut FetchResponse, key: &Key, data: PartitionData) {
     let topic = FetchableTopicResponse::default().with_partitions(vec![data]);
     resp.responses.push(match key {
         Key::Name(name, _) => topic.with_topic(TopicName(name.clone())),
-        Key::Id(id, _) => topic.with_topic_id(id.to_vec().try_into().unwrap_or_default()),
+        Key::Id(id, _) => topic.with_topic_id(uuid::Uuid::from_bytes(*id)),
     });
 }
 

@@ -214,7 +214,7 @@ impl Cluster {
             Asked::Id(id) => match self.topic_ids.get(&id) {
                 Some(name) => name.clone(),
                 None => {
-                    let uuid = id.to_vec().try_into().unwrap_or_default();
+                    let uuid = uuid::Uuid::from_bytes(id);
                     return MetadataResponseTopic::default()
                         .with_error_code(codes::UNKNOWN_TOPIC_ID)
                         .with_name(None)
@@ -244,7 +244,7 @@ impl Cluster {
             return answer;
         };
         if v >= 10 {
-            answer.topic_id = topic.id.to_vec().try_into().unwrap_or_default();
+            answer.topic_id = uuid::Uuid::from_bytes(topic.id);
         }
         answer.partitions = self.partitions_metadata(v, topic);
         answer
