@@ -23,6 +23,8 @@
 //! * Nodes share one log for each partition. Replication takes no time, and there is no lag.
 //! * No transaction coordinator, no share groups, no ACLs,
 //!   TLS, quotas or telemetry. Tests can append the batches of transactions themselves.
+//! * ListGroups and DescribeGroups know classic groups only, and there is no ConsumerGroupDescribe:
+//!   Kafka's `kafka-consumer-groups --describe` does not find a group of the KIP-848 protocol here.
 //! * Record batches of version 2 only (Kafka 0.11 and later), kept as they came: what is in a
 //!   compressed batch is looked at by ListOffsets by time, and by nothing else.
 //! * Topic settings are kept and shown, and mean nothing.
