@@ -206,6 +206,12 @@ impl Member {
         Ok(self.lines())
     }
 
+    /// What it wrote beside its lines: warnings, and what ended its connections.
+    #[must_use]
+    pub fn remarks(&self) -> String {
+        process::tail(&self.log)
+    }
+
     /// `kill -9`: the group learns of it by the session's end.
     pub fn kill(&mut self) -> Result<(), String> {
         self.process.kill().map(|_| ())

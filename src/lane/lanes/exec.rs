@@ -36,6 +36,8 @@ pub(super) struct Exec<L> {
     size_max: u32,
     /// That, where most results come late.
     late_max: u32,
+    /// Whether they do, by the last group.
+    pends: bool,
     spare: Vec<Group<L>>,
     /// Until when what is here waits for a full batch.
     pub(super) short_until: Option<Now>,
@@ -53,8 +55,8 @@ const SPARE_MAX: usize = 4;
 const READY_RECORDS_MAX: usize = 8 * GROUP_RECORDS_MAX as usize;
 /// Records that a group may have at least, however slow each is.
 pub(super) const LATE_RECORDS_MIN: u32 = 32;
-/// Groups' worth of records ready for one executor from which on what is dealt to it queues in its
-/// lane. Step 1: all of a long log is dealt at once to lanes that are free just then. Step 2: those
+/// Groups' worth of records ready for one executor, where most results come late, from which on what
+/// is dealt to it queues in its lane. Step 1: all of a long log is dealt at once to lanes that are free just then. Step 2: those
 /// that were not have their records in queues. Step 3: the executor takes from queues only when
 /// what is ready has been walked, so these lanes stand still for as long as the rest of the log
 /// takes, and run on their own in the end.
@@ -83,6 +85,7 @@ impl<L> Exec<L> {
             size_min,
             size_max,
             late_max: late_max.clamp(size_min, size_max),
+            pends: false,
             spare: Vec::new(),
             short_until: None,
         }
@@ -100,7 +103,7 @@ impl<L> Exec<L> {
     /// Whether lanes on it queue what is dealt to them.
     pub(super) fn is_full(&self) -> bool {
         let most = READY_GROUPS_MAX * self.size as usize;
-        self.ready_records >= most.max(READY_RECORDS_MIN)
+        self.pends && self.ready_records >= most.max(READY_RECORDS_MIN)
     }
 
     pub(super) fn may_ship(&self) -> bool {
@@ -227,8 +230,8 @@ impl<L> Exec<L> {
         // long they take: what the executor holds then keeps older records, in the queues of lanes
         // that were blocked, from their turn.
         // (A batch's results all come late, whatever it is.)
-        let pends = self.size_min == 1 && group.late > group.records / 2;
-        let most = match pends {
+        self.pends = self.size_min == 1 && group.late > group.records / 2;
+        let most = match self.pends {
             true => self.late_max,
             false => self.size_max,
         };

@@ -350,5 +350,5 @@ pub(crate) fn assert_closed(member: &mut Member) {
         .iter()
         .filter(|l| l.starts_with("lost") || l.starts_with("stopped"))
         .collect();
-    assert!(bad.is_empty(), "{bad:?}");
+    assert!(bad.is_empty(), "{bad:?} of {lines:?}: {}", member.remarks());
 }
