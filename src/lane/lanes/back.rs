@@ -32,6 +32,7 @@ impl<L: 'static> Lanes<L> {
     ) {
         let e = executor.0 as usize;
         self.execs[e].came_back(now, &group);
+        self.pends = self.execs.iter().any(|exec| exec.pends);
         let mut from = 0;
         for seg in &group.segs {
             let (acked, first) = match seg.cut {

@@ -37,7 +37,7 @@ pub(super) struct Exec<L> {
     /// That, where most results come late.
     late_max: u32,
     /// Whether they do, by the last group.
-    pends: bool,
+    pub(super) pends: bool,
     spare: Vec<Group<L>>,
     /// Until when what is here waits for a full batch.
     pub(super) short_until: Option<Now>,
@@ -370,9 +370,10 @@ impl<L> Lanes<L> {
                 continue;
             }
             let exec = &mut self.execs[e];
-            // The older one of the two; none is younger than any.
+            // Where it matters the older one of the two; otherwise a lane that is here already.
             let (bound, free) = (exec.lanes.peek(), self.free_lanes.peek());
-            let from = match free.is_some() && bound.is_none_or(|bound| Some(bound) < free) {
+            let older = |bound| self.pends && Some(bound) < free;
+            let from = match free.is_some() && bound.is_none_or(older) {
                 true => &mut self.free_lanes,
                 false => &mut exec.lanes,
             };

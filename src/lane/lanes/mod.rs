@@ -249,6 +249,10 @@ pub struct Lanes<L> {
     recalls: VecDeque<Recalled>,
     /// Where the rotation of records without a key stands.
     turn: u32,
+    /// Whether most results of some executor come late.
+    pends: bool,
+    /// Counts the lanes that were put into a list.
+    listed: u64,
     /// Where the search for an executor begins.
     exec_turn: usize,
     queued: usize,
@@ -278,8 +282,8 @@ pub struct Lanes<L> {
     short: Vec<u32>,
 }
 
-/// Lanes that may go on, the one whose next record is the oldest first: a lane that has fallen behind
-/// catches up.
+/// Lanes that may go on: where results come late the one whose next record is the oldest first, so
+/// that a lane that has fallen behind catches up; elsewhere in turns, which costs less.
 type Waiting = BinaryHeap<Reverse<(Age, u32)>>;
 
 /// One lane. In the hot path `flags` is zero.
@@ -397,6 +401,8 @@ impl<L> Lanes<L> {
             timer_next: 0,
             recalls: VecDeque::new(),
             turn: 0,
+            pends: false,
+            listed: 0,
             exec_turn: 0,
             queued: 0,
             lanes_queued: 0,
@@ -568,10 +574,9 @@ impl<L> Lanes<L> {
         }
         if lane.may_go(self.one_lane) && !lane.is(LISTED) {
             lane.flags |= LISTED;
-            let age = self
-                .nodes
-                .front(&lane.queue)
-                .map_or((Now(0), 0), Stretch::age);
+            self.listed += 1;
+            let front = self.nodes.front(&lane.queue).filter(|_| self.pends);
+            let age = front.map_or((Now(0), self.listed), Stretch::age);
             match lane.is_bound() {
                 true => self.execs[lane.exec as usize].lanes.push(Reverse((age, l))),
                 false => self.free_lanes.push(Reverse((age, l))),
