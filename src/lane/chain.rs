@@ -1,6 +1,8 @@
 //! Many queues in one slab: linked nodes with a free list. Nothing is allocated for an entry once
 //! the slab has grown to the largest number that was ever queued at once.
 
+use std::cmp::Ordering;
+
 /// The nodes of any number of [`Chain`]s.
 #[derive(Debug)]
 pub(super) struct Nodes<T> {
@@ -78,6 +80,45 @@ impl<T> Nodes<T> {
             chain.tail = node;
         }
         chain.mark = node;
+    }
+
+    /// Puts `value` where it belongs among its own: `order` says how another entry stands to it, if
+    /// it is one of them. They are in order already. Without any it is not put in, and comes back.
+    pub(super) fn insert_among(
+        &mut self,
+        chain: &mut Chain,
+        value: T,
+        order: impl Fn(&T) -> Option<Ordering>,
+    ) -> Option<T> {
+        let (mut at, mut before, mut place) = (chain.head, NIL, None);
+        while let Some(slot) = self.slots.get(at as usize) {
+            match slot.value.as_ref().and_then(&order) {
+                Some(Ordering::Greater) => {
+                    place = Some(before);
+                    break;
+                }
+                Some(_) => place = Some(at),
+                None => {}
+            }
+            before = at;
+            at = slot.next;
+        }
+        let Some(before) = place else {
+            return Some(value);
+        };
+        let next = match before {
+            NIL => chain.head,
+            before => self.slots[before as usize].next,
+        };
+        let node = self.take(value, next);
+        match before {
+            NIL => chain.head = node,
+            before => self.slots[before as usize].next = node,
+        }
+        if next == NIL {
+            chain.tail = node;
+        }
+        None
     }
 
     pub(super) fn pop(&mut self, chain: &mut Chain) -> Option<T> {
@@ -222,6 +263,22 @@ mod tests {
         nodes.push(&mut chain, 6);
         assert_eq!(all(&mut nodes, &mut chain), [5, 6]);
         assert_eq!(nodes.slots.len(), 5, "nodes are used again");
+    }
+
+    #[test]
+    fn an_entry_finds_its_place_among_its_own() {
+        let own = |n: u32| move |other: &u32| (other % 2 == n % 2).then(|| other.cmp(&n));
+        let mut nodes = Nodes::new();
+        let mut chain = Chain::EMPTY;
+        assert_eq!(nodes.insert_among(&mut chain, 4, own(4)), Some(4));
+        for n in [4, 11, 8] {
+            nodes.push(&mut chain, n);
+        }
+        for n in [6, 2, 10, 9, 13] {
+            assert_eq!(nodes.insert_among(&mut chain, n, own(n)), None);
+        }
+        nodes.push(&mut chain, 20);
+        assert_eq!(all(&mut nodes, &mut chain), [2, 4, 9, 11, 13, 6, 8, 10, 20]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::super::LaneId;
 use super::super::group::{Lease, Stretch};
-use super::{Due, Lanes, PARKED};
+use super::{Due, Lanes, PARKED, REJOINED};
 
 impl<L> Lanes<L> {
     /// Lets a lease rest: no record of it starts until [`go_on`](Self::go_on). What runs ends, and
@@ -52,6 +52,10 @@ impl<L> Lanes<L> {
             let lane = &mut self.lanes[l as usize];
             lane.queued += len;
             lane.aside -= len;
+            // Step 1: a record fails and is set aside, and the one behind it is still with the
+            // executor. Step 2: the lease goes on, and the first is put into the queue. Step 3: the
+            // second comes back, and would be put before all that was queued.
+            lane.set(REJOINED, lane.out > 0);
             self.nodes.push(&mut lane.queue, stretch);
             self.touch(l);
         }

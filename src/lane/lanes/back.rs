@@ -5,7 +5,8 @@ use super::super::group::{Cut, Group, Item, Late, LeaseState, RunResult, Stretch
 use super::super::outcome::Outcome;
 use super::super::retry::{Exhausted, Next, Tried, Why, is_loud};
 use super::{
-    Due, Lanes, Note, PARKED, RETURNING, SEALED, SHORT, Sink, TIMERS_OF_BATCHES, TIMERS_OF_RECORDS,
+    Due, Lanes, Note, PARKED, REJOINED, RETURNING, SEALED, SHORT, Sink, TIMERS_OF_BATCHES,
+    TIMERS_OF_RECORDS,
 };
 use crate::ids::ExecutorId;
 use crate::time::Now;
@@ -315,7 +316,21 @@ impl<L: 'static> Lanes<L> {
         }
         let lane = &mut self.lanes[what.lane.0 as usize];
         lane.queued += what.len;
-        self.nodes.insert(&mut lane.queue, what);
+        let left = match lane.is(REJOINED) {
+            // Not in front of what came back before it and was set aside.
+            true => {
+                let (lease, ordinal) = (what.parcel.lease.id(), what.ordinal());
+                let order = |other: &Stretch<L>| {
+                    let its = other.parcel.lease.id() == lease;
+                    its.then(|| other.ordinal().cmp(&ordinal))
+                };
+                self.nodes.insert_among(&mut lane.queue, what, order)
+            }
+            false => Some(what),
+        };
+        if let Some(what) = left {
+            self.nodes.insert(&mut lane.queue, what);
+        }
     }
 }
 

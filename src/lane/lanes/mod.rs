@@ -333,6 +333,10 @@ const SHORT: u16 = 512;
 /// Its batch has waited long enough.
 const RIPE: u16 = 1024;
 
+/// Records that were set aside are in its queue again, and there may be others to come back that
+/// belong between or behind them.
+const REJOINED: u16 = 2048;
+
 /// What a timer is for.
 enum Due<L> {
     Lane(u32),
@@ -553,7 +557,7 @@ impl<L> Lanes<L> {
     fn touch(&mut self, l: u32) {
         let lane = &mut self.lanes[l as usize];
         if lane.out == 0 {
-            lane.flags &= !(RETURNING | TRIAL | MOVING);
+            lane.flags &= !(RETURNING | TRIAL | MOVING | REJOINED);
             lane.queue.unmark();
             if self.moving == Some(l) {
                 self.moving = None;

@@ -586,3 +586,29 @@ fn wakes_are_neither_lost_nor_multiplied() {
     assert!(world.waiting().iter().all(|run| !waiting.contains(run)));
     world.finish();
 }
+
+/// I3: a record fails while its lease rests; the one behind it, in the executor's next group,
+/// comes back when the lease has gone on already, and stays behind it.
+#[test]
+fn what_comes_back_after_a_rest_stays_behind_what_failed_in_it() {
+    let mut world = World::new(&fixed(1));
+    let lease = world.grant(0);
+    let right = Arc::clone(&world.ledger.leases[&lease].lease);
+    world.tell([Act::Wait]);
+    world.deal(lease, &keys(&[0]), false);
+    world.ship();
+    world.deal(lease, &keys(&[0, 0]), false);
+    world.ship();
+    assert!(world.deliver(0));
+    world.poll(0);
+    world.lanes.rest(&right);
+    let run = world.waiting()[0];
+    world.complete(run, Say::Fail);
+    world.poll(0);
+    while world.take_back(0) {}
+    world.lanes.go_on(&right);
+    world.run();
+    world.finish();
+    let starts: Vec<u64> = world.starts().iter().map(|(_, ordinal)| *ordinal).collect();
+    assert_eq!(starts, [0, 0, 1, 2]);
+}
