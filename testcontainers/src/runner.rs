@@ -24,6 +24,8 @@ pub struct Test {
     pub needs: fn() -> Result<(), Missing>,
     /// It fails when it takes longer.
     pub limit: Duration,
+    /// No other runs meanwhile: it asks for things that only time can break. Such tests come last.
+    pub alone: bool,
     /// It fails by a panic.
     pub run: fn(),
 }
@@ -205,9 +207,9 @@ fn run_chosen(
         ignored: 0,
         failures: Vec::new(),
     });
-    let next = AtomicUsize::new(0);
-    let work = || -> io::Result<()> {
-        while let Some(test) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+    let (alone, beside): (Vec<&Test>, Vec<&Test>) = chosen.iter().partition(|test| test.alone);
+    let work = |tests: &[&Test], next: &AtomicUsize| -> io::Result<()> {
+        while let Some(test) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
             let began = Instant::now();
             let end = match (test.needs)() {
                 Ok(()) => run_one(test).map_or_else(End::Failed, |()| End::Ok),
@@ -219,14 +221,16 @@ fn run_chosen(
         }
         Ok(())
     };
+    let next = AtomicUsize::new(0);
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.min(chosen.len()))
-            .map(|_| scope.spawn(work))
+        let workers: Vec<_> = (0..threads.min(beside.len()))
+            .map(|_| scope.spawn(|| work(&beside, &next)))
             .collect();
         // A worker catches its tests' panics and has none of its own.
         let ends = workers.into_iter().map(|w| w.join().unwrap_or(Ok(())));
         ends.collect::<io::Result<Vec<()>>>()
     })?;
+    work(&alone, &AtomicUsize::new(0))?;
     let Tally {
         out,
         passed,
@@ -308,6 +312,7 @@ mod tests {
             name,
             needs: || Ok(()),
             limit: LIMIT,
+            alone: false,
             run,
         }
     }

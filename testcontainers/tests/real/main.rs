@@ -50,6 +50,7 @@ macro_rules! test {
             name: stringify!($run),
             needs: laneway_testcontainers::kafka::any,
             limit: crate::TEST_LIMIT,
+            alone: false,
             run: $run,
         }
     };

@@ -20,7 +20,12 @@ pub(crate) fn tests() -> Vec<Test> {
         slow(test!(a_rolling_restart_of_a_group_of_the_new_protocol)),
         test!(a_static_member_restarts_and_nobody_moves),
         test!(a_static_member_of_the_new_protocol_restarts_and_nobody_moves),
-        test!(a_group_changes_over_to_the_new_protocol_and_back),
+        // Beside others the coordinator has been seen to count a member out (code 22) in the moment
+        // when the last member of the new protocol leaves.
+        Test {
+            alone: true,
+            ..test!(a_group_changes_over_to_the_new_protocol_and_back)
+        },
     ]
 }
 
