@@ -6,19 +6,24 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Properties;
 import java.util.Random;
 import java.util.TreeMap;
 import java.util.concurrent.Future;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.ConsumerGroupDescription;
+import org.apache.kafka.clients.admin.ListTopicsOptions;
 import org.apache.kafka.clients.admin.MemberDescription;
 import org.apache.kafka.clients.admin.NewPartitions;
+import org.apache.kafka.clients.admin.NewPartitionReassignment;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -26,7 +31,9 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.TopicPartitionInfo;
 import org.apache.kafka.common.errors.WakeupException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
@@ -97,6 +104,15 @@ public final class Agent {
             case "grow":
                 admin.createPartitions(Map.of(a[1], NewPartitions.increaseTo(Integer.parseInt(a[2])))).all().get();
                 break;
+            case "coordinator": // the node that a group's commits go to
+                out.println(admin.describeConsumerGroups(List.of(a[1])).all().get().get(a[1]).coordinator().id());
+                break;
+            case "behind": // partitions that have fewer copies in step than they should
+                out.println(behind(admin));
+                break;
+            case "move": // every partition's first copy becomes its last, and its leader the first
+                move(admin, a[1]);
+                break;
             case "delete":
                 admin.deleteTopics(List.of(a[1])).all().get();
                 break;
@@ -128,6 +144,29 @@ public final class Agent {
             default:
                 throw new IllegalArgumentException("unknown command " + a[0]);
         }
+    }
+
+    private static int behind(Admin admin) throws Exception {
+        var names = admin.listTopics(new ListTopicsOptions().listInternal(true)).names().get();
+        int behind = 0;
+        for (TopicDescription topic : admin.describeTopics(names).allTopicNames().get().values()) {
+            for (TopicPartitionInfo p : topic.partitions()) {
+                if (p.leader() == null || p.isr().size() < p.replicas().size()) behind++;
+            }
+        }
+        return behind;
+    }
+
+    private static void move(Admin admin, String topic) throws Exception {
+        Map<TopicPartition, Optional<NewPartitionReassignment>> moves = new HashMap<>();
+        admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions().forEach(p -> {
+            List<Integer> copies = new ArrayList<>();
+            p.replicas().forEach(node -> copies.add(node.id()));
+            Collections.rotate(copies, -1);
+            moves.put(new TopicPartition(topic, p.partition()), Optional.of(new NewPartitionReassignment(copies)));
+        });
+        admin.alterPartitionReassignments(moves).all().get();
+        admin.electLeaders(ElectionType.PREFERRED, moves.keySet()).partitions().get();
     }
 
     private static void ends(Admin admin, String topic) throws Exception {

@@ -1,13 +1,16 @@
 //! What members leave behind about each record they handled; [`crate::judge`] reads it.
 //!
 //! A life is one run of a member process. It writes a file of its own: a line for each partition
-//! that it is granted, with the offset that it starts at, and a line before and a line after each
-//! handling, each with one unbuffered write, so the lines survive `kill -9`:
+//! that it is granted, with the offset that it starts at, and for each that it has given back or
+//! lost, and a line before and a line after each handling, each with one unbuffered write, so the
+//! lines survive `kill -9`:
 //!
 //! ```text
 //! grant NANOS PARTITION OFFSET
 //! start NANOS PARTITION OFFSET KEY SEQUENCE
 //! end NANOS PARTITION OFFSET
+//! revoke NANOS PARTITION
+//! lost NANOS PARTITION
 //! ```
 //!
 //! Records are those of the agent's `numbered`: the value says `KEY SEQUENCE`, and the sequence of
@@ -61,11 +64,24 @@ pub struct Grant {
     pub time: u128,
 }
 
+/// A partition went away from a member.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Leave {
+    /// Which.
+    pub partition: i32,
+    /// Nanoseconds of the machine's clock.
+    pub time: u128,
+    /// Its lease was over before the member could give it back.
+    pub lost: bool,
+}
+
 /// One run of a member process, its handlings in the order of their starts.
 #[derive(Clone, Debug, Default)]
 pub struct Life {
     /// In the order of their times.
     pub grants: Vec<Grant>,
+    /// In the order of their times.
+    pub leaves: Vec<Leave>,
     /// In the order of the `start` lines.
     pub handlings: Vec<Handling>,
 }
@@ -80,6 +96,12 @@ impl Writer {
     /// A partition came; `offset` is the first to be handled.
     pub fn grant(&self, partition: i32, offset: i64) -> io::Result<()> {
         self.line(&format!("grant {} {partition} {offset}\n", nanos()))
+    }
+
+    /// A partition went, in order or not.
+    pub fn leave(&self, partition: i32, lost: bool) -> io::Result<()> {
+        let word = if lost { "lost" } else { "revoke" };
+        self.line(&format!("{word} {} {partition}\n", nanos()))
     }
 
     /// The handler was entered.
@@ -163,6 +185,11 @@ impl Life {
                     time: time.parse().ok()?,
                 });
             }
+            [word @ ("revoke" | "lost"), time, partition] => self.leaves.push(Leave {
+                partition: partition.parse().ok()?,
+                time: time.parse().ok()?,
+                lost: word == "lost",
+            }),
             ["end", time, partition, offset] => {
                 let at = (partition.parse().ok()?, offset.parse().ok()?);
                 let handling = self.handlings.get_mut(running.remove(&at)?)?;
@@ -193,7 +220,8 @@ pub fn expected(lines: &[String]) -> Result<Vec<(u32, u32)>, String> {
         .collect()
 }
 
-fn nanos() -> u128 {
+/// Nanoseconds of the machine's clock, as the lines have them.
+pub fn nanos() -> u128 {
     // A clock before 1970 would compare all the same, as long as it stands still there.
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -246,6 +274,7 @@ mod tests {
         let record = Numbered::of(b"17 4    ").unwrap();
         writer.start(2, 40, record).unwrap();
         writer.end(2, 40).unwrap();
+        writer.leave(2, true).unwrap();
         let life = Life::read(&path).unwrap();
         assert_eq!(
             life.handlings[0].record,
@@ -255,6 +284,7 @@ mod tests {
             }
         );
         assert!(life.handlings[0].end.unwrap() >= life.handlings[0].start);
+        assert!(life.leaves[0].partition == 2 && life.leaves[0].lost);
         assert_eq!(Numbered::of(b"17"), None);
     }
 }

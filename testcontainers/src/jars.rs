@@ -96,6 +96,22 @@ impl Jars {
     }
 }
 
+/// A JVM for `java/Chaos.java`, with these jars.
+pub(crate) fn chaos(jars: &Jars) -> Result<Command, String> {
+    let name = format!("chaos-{}", jars.version);
+    let source = ("Chaos", CHAOS_SOURCE);
+    let beside = [("log4j2.properties", LOGGING)];
+    let classes = compiled(&cache()?, &name, &jars.folder, source, &beside)?;
+    let mut command = Command::new("java");
+    command
+        .args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:-UsePerfData"])
+        .arg("-XX:TieredStopAtLevel=1")
+        .arg("-cp")
+        .arg(format!("{}:{}/*", classes.display(), jars.folder.display()))
+        .arg("Chaos");
+    Ok(command)
+}
+
 /// A JVM for the Confluent Parallel Consumer and `java/Parallel.java`, with the Kafka client that it
 /// brings: its class path has nothing of the servers'.
 pub(crate) fn parallel_consumer() -> Result<Command, String> {
@@ -309,6 +325,7 @@ const LOG4J: &str = "2.25.4";
 /// The last but one of its line; its offset maps are those of the last.
 const PARALLEL: &str = "0.5.3.2";
 const PARALLEL_SOURCE: &str = include_str!("../java/Parallel.java");
+const CHAOS_SOURCE: &str = include_str!("../java/Chaos.java");
 const AGENT: &str = include_str!("../java/Agent.java");
 const LOGGING: &str = "status = error\n\
     appender.err.type = Console\nappender.err.name = err\nappender.err.target = SYSTEM_ERR\n\

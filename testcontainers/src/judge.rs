@@ -1,6 +1,6 @@
 //! Judges what members handled, by the logs of their lives ([`crate::handlings`]).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use laneway::settle::Map;
 
@@ -12,9 +12,12 @@ pub type Committed = BTreeMap<i32, Map>;
 
 /// Every record of every key, from the lines that `numbered` answered with, was handled to its end
 /// in some life.
-pub fn nothing_lost(lives: &[Life], expected: &[(u32, u32)]) -> Result<(), String> {
-    let handled: BTreeSet<Numbered> = lives
-        .iter()
+pub fn nothing_lost<'a>(
+    lives: impl IntoIterator<Item = &'a Life>,
+    expected: &[(u32, u32)],
+) -> Result<(), String> {
+    let handled: HashSet<Numbered> = lives
+        .into_iter()
         .flat_map(Life::ended)
         .map(|h| h.record)
         .collect();
@@ -83,7 +86,7 @@ pub fn handed_over(lives: &[Life]) -> Result<usize, String> {
 }
 
 /// As [`in_order_within`]; returns with which record each key began since each grant, and when that was.
-fn firsts_in_order(life: &Life, done: &Done) -> Result<Vec<(Numbered, u128)>, String> {
+pub(crate) fn firsts_in_order(life: &Life, done: &Done) -> Result<Vec<(Numbered, u128)>, String> {
     let mut last: HashMap<(u128, u32), &Handling> = HashMap::new();
     let mut firsts = Vec::new();
     for handling in &life.handlings {
@@ -101,20 +104,20 @@ fn firsts_in_order(life: &Life, done: &Done) -> Result<Vec<(Numbered, u128)>, St
 }
 
 /// Under which grant it ran.
-fn grant_of<'a>(life: &'a Life, handling: &Handling) -> Option<&'a Grant> {
+pub(crate) fn grant_of<'a>(life: &'a Life, handling: &Handling) -> Option<&'a Grant> {
     let came =
         |grant: &&Grant| grant.partition == handling.partition && grant.time <= handling.start;
     life.grants.iter().rev().find(came)
 }
 
 /// When each record's first handling ended, over all lives.
-struct Done {
-    offsets: BTreeMap<(i32, i64), u128>,
+pub(crate) struct Done {
+    pub(crate) offsets: BTreeMap<(i32, i64), u128>,
     records: HashMap<Numbered, u128>,
 }
 
 impl Done {
-    fn of<'a>(lives: impl Iterator<Item = &'a Life>) -> Self {
+    pub(crate) fn of<'a>(lives: impl Iterator<Item = &'a Life>) -> Self {
         let mut done = Self {
             offsets: BTreeMap::new(),
             records: HashMap::new(),
@@ -144,7 +147,7 @@ impl Done {
     }
 
     /// The first of a key's records after a grant follows those that were done before.
-    fn reaches(&self, record: Numbered, time: u128) -> Result<(), String> {
+    pub(crate) fn reaches(&self, record: Numbered, time: u128) -> Result<(), String> {
         let Some(sequence) = record.sequence.checked_sub(1) else {
             return Ok(());
         };
@@ -223,7 +226,11 @@ pub fn repeated_only_since_commit(
 /// Whether the commit says that this record had settled.
 fn covers(committed: &Committed, (partition, offset): (i32, i64)) -> bool {
     let map = committed.get(&partition);
-    map.is_some_and(|map| offset < map.base() || map.is_settled(offset))
+    map.is_some_and(|map| says_settled(map, offset))
+}
+
+pub(crate) fn says_settled(map: &Map, offset: i64) -> bool {
+    offset < map.base() || map.is_settled(offset)
 }
 
 /// Everything that the commit covers was handled in this life or before.
@@ -295,8 +302,8 @@ mod tests {
     fn life(from: u32, to: u32) -> Life {
         let handlings = (from..to).map(|sequence| handling(1, sequence, 10 * u128::from(sequence)));
         Life {
-            grants: Vec::new(),
             handlings: handlings.collect(),
+            ..Life::default()
         }
     }
 

@@ -1,7 +1,7 @@
 //! A Kafka to test against: one that runs already, or one started here from its jars.
 
 use std::net::{Ipv4Addr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -42,6 +42,9 @@ pub struct Settings {
     pub properties: Vec<(&'static str, String)>,
     /// Listeners beside the plain one: name and protocol, e.g. `("SASL", "SASL_PLAINTEXT")`.
     pub listeners: Vec<(&'static str, &'static str)>,
+    /// Of these, those that are said to be at a port of their own, where something else must
+    /// listen and lead to them: see [`Kafka::ways`].
+    pub apart: Vec<&'static str>,
     /// Users that exist from the start, with their passwords, for both kinds of SCRAM.
     pub scram_users: Vec<(&'static str, &'static str)>,
 }
@@ -53,6 +56,7 @@ impl Settings {
             nodes,
             properties: Vec::new(),
             listeners: Vec::new(),
+            apart: Vec::new(),
             scram_users: Vec::new(),
         }
     }
@@ -164,6 +168,25 @@ impl Kafka {
         ours.map(|(_, port)| format!("127.0.0.1:{port}")).collect()
     }
 
+    /// Of a listener that [`Settings::apart`] names: for each node its id, the port that clients are
+    /// told, and the port that it listens at.
+    pub fn ways(&self, listener: &str) -> Vec<(usize, u16, u16)> {
+        let of = |ports: &[(&'static str, u16)]| {
+            let found = ports.iter().find(|(name, _)| *name == listener);
+            found.map(|(_, port)| *port)
+        };
+        let nodes = self.lock_nodes();
+        let ways = nodes
+            .iter()
+            .filter_map(|node| Some((node.id, of(&node.advertised)?, of(&node.listeners)?)));
+        ways.collect()
+    }
+
+    /// Where the nodes keep their logs and data; node n's data is in `data-n`.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The jars of this version, for a JVM of the test's own.
     pub fn jars(&self) -> &Jars {
         &self.jars
@@ -173,6 +196,17 @@ impl Kafka {
     pub fn kill(&self, id: usize) -> Result<(), String> {
         self.with_node(id, |node| match node.process.take() {
             Some(mut process) => process.kill().map(|_| ()),
+            None => Err(format!("node {id} is down already")),
+        })
+    }
+
+    /// Ends node `id` in order: it hands its leaderships over first.
+    pub fn stop(&self, id: usize) -> Result<(), String> {
+        self.with_node(id, |node| match node.process.take() {
+            Some(mut process) => {
+                process.signal("TERM")?;
+                process.wait(STOP_LIMIT).map(|_| ())
+            }
             None => Err(format!("node {id} is down already")),
         })
     }
@@ -528,6 +562,7 @@ fn tool_class(name: &str) -> Option<&'static str> {
 pub(crate) const COPIES_MAX: usize = 3;
 const START_ATTEMPTS: u32 = 3;
 pub(crate) const READY_LIMIT: Duration = Duration::from_secs(120);
+const STOP_LIMIT: Duration = Duration::from_secs(60);
 const ASK_LIMIT: Duration = Duration::from_secs(120);
 /// Java agents of one Kafka at most: tests that run at once must not wait for each other's commands.
 const AGENTS: usize = 3;

@@ -2,8 +2,8 @@
 //!
 //! What it is: a launcher of Apache Kafka from its jars ([`Kafka`]), Kafka's own clients as a
 //! second opinion (`java/Agent.java`, reached through [`Kafka::ask`]), members of other makes for
-//! mixed groups ([`member`]), the log that a member of ours leaves behind ([`handlings`])
-//! and its [`judge`], and a runner that can say "ignored" at run time ([`runner`]), which libtest
+//! mixed groups ([`member`]), ours ([`subject`]), the log that it leaves behind ([`handlings`])
+//! and its [`judge`], three nodes that are never left alone ([`chaos`]), and a runner that can say "ignored" at run time ([`runner`]), which libtest
 //! cannot.
 //!
 //! What it is not: Docker, or a place for scenarios that need no real broker; those are in
@@ -27,6 +27,7 @@
 //! 2. Every wait has a named limit.
 
 pub mod agent;
+pub mod chaos;
 #[cfg(feature = "docker")]
 mod docker;
 pub mod handlings;
@@ -37,5 +38,6 @@ pub mod member;
 mod node;
 pub mod process;
 pub mod runner;
+pub mod subject;
 
 pub use kafka::Kafka;

@@ -1,9 +1,9 @@
 //! Members of a group as processes: Kafka's own Java consumer, librdkafka through kcat, and ours.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,6 +32,11 @@ pub struct Member {
 }
 
 impl Member {
+    /// Any other program that ends when its standard input does.
+    pub fn other(name: &str, command: Command) -> Result<Self, String> {
+        Self::spawn(name, command)
+    }
+
     /// Kafka's own consumer; `assignors` by name, joined by commas.
     pub fn java(kafka: &Kafka, group: &str, topic: &str, assignors: &str) -> Result<Self, String> {
         let mut command = kafka
@@ -194,6 +199,37 @@ impl Member {
             }
         }
         Ok(life)
+    }
+
+    /// One line to its standard input.
+    pub fn tell(&mut self, line: &str) -> Result<(), String> {
+        let stdin = self.stdin.as_mut().ok_or("its input has ended")?;
+        writeln!(stdin, "{line}").map_err(|e| e.to_string())
+    }
+
+    /// Ends its standard input, so that it leaves; does not wait.
+    pub fn leave(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Sends a signal by its name without "SIG".
+    pub fn signal(&self, signal: &str) -> Result<(), String> {
+        self.process.signal(signal)
+    }
+
+    /// Whether it runs no more.
+    pub fn has_ended(&mut self) -> Result<bool, String> {
+        Ok(self.process.ended()?.is_some())
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
+        self.process.wait(limit)
+    }
+
+    /// What it has said on standard error.
+    pub fn log(&self) -> &Path {
+        &self.log
     }
 
     /// Leaves the group in order; returns all of its lines.

@@ -17,6 +17,8 @@ pub(crate) struct Node {
     pub(crate) port: u16,
     /// Beside the plain one: name and port.
     pub(crate) listeners: Vec<(&'static str, u16)>,
+    /// Where those of [`Settings::apart`] are said to be: name and port.
+    pub(crate) advertised: Vec<(&'static str, u16)>,
     /// None while it is down.
     pub(crate) process: Option<Process>,
 }
@@ -28,9 +30,14 @@ pub(crate) fn start_all(
     settings: &Settings,
 ) -> Result<Vec<Node>, String> {
     let n = settings.nodes;
-    let ports = free_ports((2 + settings.listeners.len()) * n)?;
+    let ports = free_ports((2 + settings.listeners.len() + settings.apart.len()) * n)?;
     let (ports, rest) = ports.split_at(n);
-    let (controllers, more) = rest.split_at(n);
+    let (controllers, rest) = rest.split_at(n);
+    let (more, said) = rest.split_at(settings.listeners.len() * n);
+    let advertised_of = |i: usize| -> Vec<(&'static str, u16)> {
+        let names = settings.apart.iter().copied();
+        names.zip(said.iter().skip(i).step_by(n).copied()).collect()
+    };
     let listeners_of = |i: usize| -> Vec<(&'static str, u16)> {
         let names = settings.listeners.iter().map(|(name, _)| *name);
         names.zip(more.iter().skip(i).step_by(n).copied()).collect()
@@ -38,7 +45,8 @@ pub(crate) fn start_all(
     for (i, &port) in ports.iter().enumerate() {
         let id = i + 1;
         let mut text = properties(id, folder, ports, controllers, port);
-        text.push_str(&listeners(settings, &listeners_of(i), port, controllers[i]));
+        let more = (&listeners_of(i)[..], &advertised_of(i)[..]);
+        text.push_str(&listeners(settings, more, port, controllers[i]));
         for (name, value) in &settings.properties {
             text.push_str(&format!("{name}={value}\n"));
         }
@@ -52,6 +60,7 @@ pub(crate) fn start_all(
             id,
             port,
             listeners: listeners_of(i),
+            advertised: advertised_of(i),
             process: Some(spawn(jars, folder, id)?),
         });
     }
@@ -106,6 +115,7 @@ pub(crate) fn start_2_8(jars: &Jars, folder: &Path) -> Result<(Process, Node), S
         id: 1,
         port,
         listeners: Vec::new(),
+        advertised: Vec::new(),
         process,
     };
     Ok((keeper_runs, node))
@@ -228,21 +238,25 @@ fn properties(id: usize, folder: &Path, ports: &[u16], controllers: &[u16], port
 /// The lines that say where else a node listens; they win over those of [`properties`].
 fn listeners(
     settings: &Settings,
-    more: &[(&'static str, u16)],
+    (more, said): (&[(&'static str, u16)], &[(&'static str, u16)]),
     port: u16,
     controller: u16,
 ) -> String {
     if more.is_empty() {
         return String::new();
     }
-    let mut advertised = format!("PLAINTEXT://127.0.0.1:{port}");
+    let mut listens = format!("PLAINTEXT://127.0.0.1:{port}");
+    let mut advertised = listens.clone();
     let mut protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned();
     for ((name, port), (_, protocol)) in more.iter().zip(&settings.listeners) {
+        listens.push_str(&format!(",{name}://127.0.0.1:{port}"));
+        let said = said.iter().find(|(apart, _)| apart == name);
+        let port = said.map_or(port, |(_, said)| said);
         advertised.push_str(&format!(",{name}://127.0.0.1:{port}"));
         protocols.push_str(&format!(",{name}:{protocol}"));
     }
     format!(
-        "listeners={advertised},CONTROLLER://127.0.0.1:{controller}\n\
+        "listeners={listens},CONTROLLER://127.0.0.1:{controller}\n\
          advertised.listeners={advertised}\n\
          listener.security.protocol.map={protocols}\n\
          inter.broker.listener.name=PLAINTEXT\n"
