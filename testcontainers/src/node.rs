@@ -235,10 +235,13 @@ fn properties(id: usize, folder: &Path, ports: &[u16], controllers: &[u16], port
     )
 }
 
+/// Listeners by name, each with its port.
+type Ports = [(&'static str, u16)];
+
 /// The lines that say where else a node listens; they win over those of [`properties`].
 fn listeners(
     settings: &Settings,
-    (more, said): (&[(&'static str, u16)], &[(&'static str, u16)]),
+    (more, said): (&Ports, &Ports),
     port: u16,
     controller: u16,
 ) -> String {
