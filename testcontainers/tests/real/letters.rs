@@ -18,7 +18,12 @@ use crate::test;
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         test!(a_poison_record_with_five_attempts_while_the_rest_flow),
-        test!(dead_letters_are_their_records_byte_for_byte),
+        // Once, beside others, 26 of 600 letters that were told of were not there when they were read.
+        // Alone it has not been seen; should it be, the test now says which.
+        Test {
+            alone: true,
+            ..test!(dead_letters_are_their_records_byte_for_byte)
+        },
         test!(the_dead_letter_topic_is_removed_and_made_anew_under_load),
         Test {
             limit: Duration::from_secs(600),
