@@ -30,9 +30,6 @@ use tokio::time::{Instant, Sleep};
 const LINK_INPUTS_MAX: usize = 32;
 /// Inputs taken between two looks at the clock.
 const INPUTS_PER_TURN: usize = 64;
-/// Answers from this size on may hold records. A fetch's answer without any, a heartbeat's or a
-/// commit's is smaller.
-const STIRRING_BYTES: usize = 128;
 /// How long a dropped handle lets running handlers go on.
 const DROPPED_GRACE: Duration = Duration::ZERO;
 
@@ -226,10 +223,8 @@ impl Driver {
         match input {
             Input::Done(done) => self.engine.handle_done(now, done),
             Input::Link(LinkInput { link, event }) => {
-                match &event {
-                    LinkEvent::Down(_) => drop(self.links.remove(&link)),
-                    LinkEvent::Frame(frame) if frame.len() >= STIRRING_BYTES => self.stir(),
-                    LinkEvent::Frame(_) | LinkEvent::Up => {}
+                if matches!(event, LinkEvent::Down(_)) {
+                    self.links.remove(&link);
                 }
                 self.engine.handle_link(now, link, event);
             }
@@ -269,15 +264,6 @@ impl Driver {
                     to,
                 );
             }
-        }
-    }
-
-    /// Wakes the executor, where there is only one, before the answer that may hold records for it
-    /// is decoded: a sleeping thread takes longer to wake than a small answer to decode, so it is
-    /// awake when the records come. Where it is awake already this is one message for each answer.
-    fn stir(&self) {
-        if let [only] = &self.executors[..] {
-            only.stir();
         }
     }
 

@@ -8,7 +8,7 @@ use crate::record::Delivery;
 use crate::time::Now;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
-/// What an executor is told. At most two groups, a wake and a few recalls wait here: the engine
-/// sends no third group before one has come back.
+/// What an executor is told. At most two groups and a few recalls wait here: the engine sends no
+/// third group before one has come back.
 pub(crate) enum ToExecutor {
     Run(Group),
     Recall(LeaseId, Recall),
@@ -27,8 +27,7 @@ pub(crate) enum ToExecutor {
 
 /// The way to an executor.
 pub(crate) enum ExecutorTx {
-    /// With whether a wake is on its way, so that no two wait there.
-    Task(mpsc::UnboundedSender<ToExecutor>, Arc<AtomicBool>),
+    Task(mpsc::UnboundedSender<ToExecutor>),
     Thread(Arc<Sender<ToExecutor>>),
 }
 
@@ -36,17 +35,8 @@ impl ExecutorTx {
     /// An executor that is gone was dropped with its runtime; nothing can run there any more.
     pub(super) fn send(&self, message: ToExecutor) {
         match self {
-            ExecutorTx::Task(tx, _) => drop(tx.send(message)),
+            ExecutorTx::Task(tx) => drop(tx.send(message)),
             ExecutorTx::Thread(tx) => drop(tx.send(message)),
-        }
-    }
-
-    /// Wakes a task that may get records soon.
-    pub(super) fn stir(&self) {
-        if let ExecutorTx::Task(tx, stirred) = self
-            && !stirred.swap(true, Ordering::AcqRel)
-        {
-            drop(tx.send(ToExecutor::Woken));
         }
     }
 }
@@ -86,8 +76,6 @@ where
 {
     let mut runner = Runner::new(handler, config);
     let (tx, mut rx) = mpsc::unbounded_channel();
-    let stirred = Arc::new(AtomicBool::new(false));
-    let woken = stirred.clone();
     let mut fenced: Option<Pin<Box<Sleep>>> = None;
     let mut alarm = Alarm::default();
     runtime.spawn(poll_fn(move |cx| {
@@ -95,7 +83,7 @@ where
             match rx.poll_recv(cx) {
                 Poll::Ready(Some(ToExecutor::Run(group))) => runner.give(group),
                 Poll::Ready(Some(ToExecutor::Recall(lease, what))) => runner.recall(lease, what),
-                Poll::Ready(Some(ToExecutor::Woken)) => woken.store(false, Ordering::Release),
+                Poll::Ready(Some(ToExecutor::Woken)) => {}
                 Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Pending => break,
             }
@@ -137,7 +125,7 @@ where
         cx.waker().wake_by_ref();
         Poll::Pending
     }));
-    ExecutorTx::Task(tx, stirred)
+    ExecutorTx::Task(tx)
 }
 
 /// Wakes a thread that waits for a permit. It does not keep the thread alive: that is the
