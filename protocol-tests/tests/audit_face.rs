@@ -1,12 +1,13 @@
 //! What a user may give wrongly, and what the face makes of it; deliveries and results at bad
 //! moments. Against the embedded broker over TCP.
 
-use laneway::broker::{ClusterConfig, Listen, Server};
+use laneway::broker::Server;
 use laneway::lane::{Exhausted, TimedOut};
 use laneway::{
     Error, ErrorKind, Event, GroupProtocol, Kafka, LaneKey, Outcome, Partitions, Record, Retry,
     Subscription, Topics,
 };
+use laneway_protocol_tests::setting::filled;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,26 +15,6 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-
-async fn filled(partitions: i32, records: usize, keys: usize) -> Server {
-    let server = Server::start(ClusterConfig::default(), Listen::default())
-        .await
-        .unwrap();
-    server.cluster().create_topic("t", partitions).unwrap();
-    let mut cluster = server.cluster();
-    let now = cluster.now();
-    for at in 0..records {
-        let key = format!("k{}", at % keys);
-        let value = at.to_string();
-        let pair = (Some(key.as_bytes()), Some(value.as_bytes()));
-        let partition = (at % keys) as i32 % partitions;
-        cluster
-            .append_records(now, "t", partition, &[pair])
-            .unwrap();
-    }
-    drop(cluster);
-    server
-}
 
 fn subscription(server: &Server) -> Subscription {
     Kafka::new(server.bootstrap())

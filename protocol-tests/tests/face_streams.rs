@@ -1,10 +1,11 @@
 //! Deliveries, results, hooks and workers of the tokio shell, against the embedded broker over TCP.
 
-use laneway::broker::{ClusterConfig, Listen, Server};
+use laneway::broker::Server;
 use laneway::{
     ErrorKind, Event, Kafka, LaneKey, Outcome, RESULTS_MAX, Record, Retry, Scope, Subscription,
     TopicPartition, Topics,
 };
+use laneway_protocol_tests::setting::filled;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,26 +14,6 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-
-async fn filled(partitions: i32, records: usize, keys: usize) -> Server {
-    let server = Server::start(ClusterConfig::default(), Listen::default())
-        .await
-        .unwrap();
-    server.cluster().create_topic("t", partitions).unwrap();
-    let mut cluster = server.cluster();
-    let now = cluster.now();
-    for at in 0..records {
-        let key = format!("k{}", at % keys);
-        let value = at.to_string();
-        let pair = (Some(key.as_bytes()), Some(value.as_bytes()));
-        let partition = (at % keys) as i32 % partitions;
-        cluster
-            .append_records(now, "t", partition, &[pair])
-            .unwrap();
-    }
-    drop(cluster);
-    server
-}
 
 fn subscription(server: &Server) -> Subscription {
     Kafka::new(server.bootstrap())

@@ -57,7 +57,7 @@ const GONE_LANES_MAX: usize = 65_536;
 const SHARES: usize = 64;
 
 /// How long nothing must have been dealt before something is let go, and the time between two looks
-/// in vain: a look at all queues costs a millisecond or a few.
+/// in vain: a look at all queues passes over every record that waits.
 const STILL_FOR: Duration = Duration::from_millis(100);
 
 /// What a copied stretch takes beside its records.

@@ -53,13 +53,15 @@ const GROUP_RECORDS_FIRST: u32 = 16;
 const SPARE_MAX: usize = 4;
 /// Records ready for one executor from which on its lanes queue instead.
 const READY_RECORDS_MAX: usize = 8 * GROUP_RECORDS_MAX as usize;
-/// Records that a group may have at least, however slow each is.
+/// Records that a group may have where most results come late, however few may run at once.
 pub(super) const LATE_RECORDS_MIN: u32 = 32;
 /// Groups' worth of records ready for one executor, where most results come late, from which on what
-/// is dealt to it queues in its lane. Step 1: all of a long log is dealt at once to lanes that are free just then. Step 2: those
-/// that were not have their records in queues. Step 3: the executor takes from queues only when
-/// what is ready has been walked, so these lanes stand still for as long as the rest of the log
-/// takes, and run on their own in the end.
+/// is dealt to it queues in its lane.
+///
+/// Step 1: all of a long log is dealt at once to lanes that are free just then. Step 2: those that
+/// were not have their records in queues. Step 3: the executor takes from queues only when what is
+/// ready has been walked, so these lanes stand still for as long as the rest of the log takes, and
+/// run on their own in the end.
 const READY_GROUPS_MAX: usize = 4;
 /// That is at least so many records.
 const READY_RECORDS_MIN: usize = 64;
