@@ -2,7 +2,7 @@
 //! where a real subscription's are in minutes.
 
 use crate::{Plan, Script, World};
-use laneway::broker::{Cluster, ClusterConfig, Listen, Server};
+use laneway::broker::{Cluster, ClusterConfig};
 use laneway::engine::{Config, LaneKey, Source};
 use laneway::ids::TopicPartition;
 use laneway::lane::Mode;
@@ -116,29 +116,4 @@ impl World {
             ended.map(|h| (h.partition, h.offset)).collect();
         records.len()
     }
-}
-
-/// A broker on a port of its own, and a topic `t` in it: so many records of so many keys, each with
-/// its number for a value, and each key in one partition.
-///
-/// # Panics
-/// When the port cannot be opened.
-pub async fn filled(partitions: i32, records: usize, keys: usize) -> Server {
-    let server = Server::start(ClusterConfig::default(), Listen::default())
-        .await
-        .unwrap();
-    server.cluster().create_topic("t", partitions).unwrap();
-    let mut cluster = server.cluster();
-    let now = cluster.now();
-    for at in 0..records {
-        let key = format!("k{}", at % keys);
-        let value = at.to_string();
-        let pair = (Some(key.as_bytes()), Some(value.as_bytes()));
-        let partition = (at % keys) as i32 % partitions;
-        cluster
-            .append_records(now, "t", partition, &[pair])
-            .unwrap();
-    }
-    drop(cluster);
-    server
 }

@@ -1,13 +1,15 @@
 //! What a user may give wrongly, and what the face makes of it; deliveries and results at bad
 //! moments. Against the embedded broker over TCP.
 
+mod face_kit;
+
+use face_kit::filled;
 use laneway::broker::Server;
 use laneway::lane::{Exhausted, TimedOut};
 use laneway::{
     Error, ErrorKind, Event, GroupProtocol, Kafka, LaneKey, Outcome, Partitions, Record, Retry,
     Subscription, Topics,
 };
-use laneway_protocol_tests::setting::filled;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,11 +1,13 @@
 //! Deliveries, results, hooks and workers of the tokio shell, against the embedded broker over TCP.
 
+mod face_kit;
+
+use face_kit::filled;
 use laneway::broker::Server;
 use laneway::{
     ErrorKind, Event, Kafka, LaneKey, Outcome, RESULTS_MAX, Record, Retry, Scope, Subscription,
     TopicPartition, Topics,
 };
-use laneway_protocol_tests::setting::filled;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
