@@ -217,6 +217,7 @@ impl Membership {
     /// A generation is complete: takes what it gives and gives what it takes.
     pub(super) fn complete(&mut self, now: Now, round: Round, assigned: BTreeSet<TopicPartition>) {
         self.state = State::Stable;
+        (self.id_is_kept, self.took_back) = (true, false);
         self.current = Some(Current {
             generation: round.generation,
             view: round.view,
@@ -256,6 +257,10 @@ impl Membership {
             return self.fail(error);
         }
         if self.member_id.is_empty() && self.cfg.instance_id.is_some() {
+            if self.ghost_until <= now {
+                self.ghosts = 0;
+            }
+            self.ghosts = self.ghosts.saturating_add(1);
             self.ghost_until = now + self.parked_timeout();
         }
         self.actions.push_back(GroupAction::CoordinatorMoved);

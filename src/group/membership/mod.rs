@@ -74,6 +74,13 @@ pub struct Membership {
     /// Until then the coordinator may still serve a join of ours that nobody answered, and so
     /// take us for our own twin.
     ghost_until: Now,
+    /// How many such joins there were.
+    ghosts: u32,
+    /// Whether a generation was completed with our member id: then the coordinator has written it
+    /// down.
+    id_is_kept: bool,
+    /// Whether we have taken our name back since the last one that was.
+    took_back: bool,
     tokens: u64,
     random: u64,
     actions: VecDeque<GroupAction>,
@@ -203,6 +210,9 @@ impl Membership {
             tries: 0,
             last_join: None,
             ghost_until: now,
+            ghosts: 0,
+            id_is_kept: false,
+            took_back: false,
             tokens: 0,
             actions: VecDeque::new(),
         }
@@ -496,10 +506,23 @@ impl Membership {
     /// 3. the coordinator reads the first join, which had been waiting in its socket, takes it for
     ///    a new process of our name and gives it the id B. A is fenced, B is nobody.
     ///
-    /// So within some time after a join that was not answered we take our name back, once.
+    /// So within some time after a join that was not answered we take our name back, once for each
+    /// such join. Or the coordinator has forgotten us:
+    ///
+    /// 1. our process was started anew, and the coordinator gives us the id B in place of A, in the
+    ///    midst of a rebalance: it writes that down when the generation is complete;
+    /// 2. before it is, another node takes the group over, from what was written: A has our name.
+    ///
+    /// So with an id under which no generation was completed we take our name back too, once. A real
+    /// twin does no worse for it than fencing us a second time.
     fn fenced(&mut self, now: Now, what: &str) {
-        if now < self.ghost_until {
-            self.ghost_until = now;
+        let ghost = now < self.ghost_until && self.ghosts > 0;
+        let forgotten = !self.member_id.is_empty() && !self.id_is_kept && !self.took_back;
+        if ghost || forgotten {
+            match ghost {
+                true => self.ghosts -= 1,
+                false => self.took_back = true,
+            }
             self.notice(GroupEvent::FencedByOurself);
             self.expelled(now, Code::FENCED_INSTANCE_ID);
         } else {
@@ -520,6 +543,7 @@ impl Membership {
         self.lose_leases();
         self.beat.out = None;
         if forget_id {
+            self.id_is_kept = false;
             self.member_id = Arc::from("");
         }
         match self.state {

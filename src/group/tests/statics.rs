@@ -121,6 +121,38 @@ fn g14_a_lost_join_is_no_twin() {
     assert!(desk.fatal().is_some(), "twice is a twin");
 }
 
+/// G14: we come back in the midst of a rebalance, and before the generation is complete the group
+/// moves to a coordinator that knows our name's old id only. That is no twin; the second time it is.
+#[test]
+fn g14_an_id_that_was_never_written_down_may_be_forgotten() {
+    let mut desk = Desk::new(static_config());
+    desk.subscribe(&["t"]);
+    desk.answer_join(joined("range", 3, "b", "boss"));
+    desk.answer_sync(sync_error(27));
+    desk.after(Duration::from_secs(1));
+    let join = desk.answer_join(join_error(82));
+    assert_eq!(&*join.member_id, "b");
+    assert!(desk.fatal().is_none());
+    assert!(desk.noticed(|e| *e == GroupEvent::FencedByOurself));
+    desk.after(Duration::from_secs(1));
+    let join = desk.answer_join(joined("range", 3, "c", "boss"));
+    assert_eq!(&*join.member_id, "", "the old id is nobody's");
+    desk.answer_sync(sync_error(82));
+    assert!(desk.fatal().is_some(), "twice is a twin");
+}
+
+/// G14: once a generation is complete the coordinator knows us for good.
+#[test]
+fn g14_after_a_generation_a_fence_is_a_twins() {
+    let mut desk = Desk::new(static_config());
+    desk.subscribe(&["t"]);
+    desk.answer_join(joined("range", 3, "b", "boss"));
+    desk.answer_sync(synced(&tps([])));
+    desk.beat(27);
+    desk.answer_join(join_error(82));
+    assert!(desk.fatal().is_some());
+}
+
 /// G14: long after the lost join, a fence is a twin's.
 #[test]
 fn g14_a_late_fence_is_a_twin() {
