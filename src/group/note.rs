@@ -6,6 +6,7 @@
 //!   tag 1, the view: count u32, then each topic: length u16, name, partitions i32
 //!   tag 2, reservations: count u32, then each: topic, partition i32, owner, epoch u32, released u8
 //!   tag 3, what the member reads directly: count u32, then each: topic, partition i32
+//!   tag 4, empty: partitions are to change hands, and are nobody's in this generation
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,9 @@ pub(super) struct Note {
     pub reservations: Reservations,
     /// The reserved partitions that the member itself reads; it gets no others.
     pub direct: BTreeSet<TopicPartition>,
+    /// For a static leader's next life: some partitions are nobody's until their owners have joined
+    /// again.
+    pub hand_over: bool,
 }
 
 impl Note {
@@ -65,6 +69,9 @@ impl Note {
             }
             put_section(&mut out, DIRECT, &direct)?;
         }
+        if self.hand_over {
+            put_section(&mut out, HAND_OVER, &[])?;
+        }
         Some(out.freeze())
     }
 
@@ -82,6 +89,7 @@ impl Note {
                 VIEW => note.view = read_view(section).unwrap_or_default(),
                 RESERVATIONS => note.reservations = read_words(section).unwrap_or_default(),
                 DIRECT => note.direct = read_direct(section).unwrap_or_default(),
+                HAND_OVER => note.hand_over = true,
                 _ => {}
             }
         }
@@ -176,6 +184,7 @@ const MAGIC: &[u8] = b"lnwy\x01";
 const VIEW: u8 = 1;
 const RESERVATIONS: u8 = 2;
 const DIRECT: u8 = 3;
+const HAND_OVER: u8 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -192,6 +201,7 @@ mod tests {
             view: view.into(),
             reservations,
             direct: [tp].into(),
+            hand_over: true,
         }
     }
 
@@ -218,7 +228,10 @@ mod tests {
     fn damage_is_bounded() {
         let bytes = note().encode().unwrap();
         for cut in 0..bytes.len() {
-            assert!(Note::decode(&bytes[..cut]).direct.is_empty());
+            let read = Note::decode(&bytes[..cut]);
+            // The last section is a tag and an empty length.
+            assert!(!read.hand_over);
+            assert!(read.direct.is_empty() || bytes.len() - cut <= 5);
         }
         for at in 0..bytes.len() {
             for bit in 0..8 {

@@ -47,6 +47,7 @@ impl Membership {
     }
 
     pub(super) fn send_join(&mut self, now: Now) {
+        self.hand_over_until = None;
         self.said = Said {
             topics: self.topics.clone(),
             owned: self.leases.all().cloned().collect(),
@@ -136,6 +137,7 @@ impl Membership {
             kind,
             leader,
             view: None,
+            hand_over: false,
         };
         if !leader {
             if std::mem::take(&mut self.watching) {
@@ -197,6 +199,7 @@ impl Membership {
             Ok(assignment) => {
                 let note = Note::decode(assignment.user_data.as_deref().unwrap_or_default());
                 self.note_reservations(&note.reservations);
+                round.hand_over |= round.leader && note.hand_over;
                 for (topic, count) in round.view.iter_mut().flatten() {
                     *count = count.or(note.view.get(topic).copied());
                 }
@@ -217,6 +220,8 @@ impl Membership {
     /// A generation is complete: takes what it gives and gives what it takes.
     pub(super) fn complete(&mut self, now: Now, round: Round, assigned: BTreeSet<TopicPartition>) {
         self.state = State::Stable;
+        let waits = self.cfg.rebalance_timeout;
+        self.hand_over_until = round.hand_over.then(|| now + waits);
         (self.id_is_kept, self.took_back) = (true, false);
         self.current = Some(Current {
             generation: round.generation,

@@ -10,6 +10,7 @@ use super::super::note::Note;
 use super::super::protocol::{decode_subscription, encode_assignment_with};
 use super::{Membership, Round, State, too_large};
 use crate::error::Error;
+use crate::ids::TopicPartition;
 use crate::time::Now;
 use crate::wire::message::JoinGroupMember;
 
@@ -110,13 +111,16 @@ impl Membership {
             return;
         };
         let count = |topic: &Arc<str>| self.counts.get(topic).copied().unwrap_or(0);
-        let round = with_view(round, &members, |topic| Some(count(topic)));
+        let mut round = with_view(round, &members, |topic| Some(count(topic)));
         let mut shares = Vec::new();
         let mut size = 0;
         let shared = match self.share_out(&round, &members) {
             Ok(shared) => shared,
             Err(e) => return self.fail(e),
         };
+        let given: BTreeSet<&TopicPartition> = shared.values().flatten().collect();
+        let mut owned = members.iter().flat_map(|member| &member.owned);
+        round.hand_over = owned.any(|tp| !given.contains(tp));
         for (member_id, share) in shared {
             let note = Note {
                 view: match member_id == self.member_id {
@@ -124,6 +128,7 @@ impl Membership {
                     false => BTreeMap::new(),
                 },
                 reservations: self.reservations.clone(),
+                hand_over: round.hand_over && member_id == self.member_id,
                 ..Note::default()
             };
             match encode_assignment_with(&share, note.encode()) {

@@ -63,6 +63,16 @@ pub struct Membership {
     watching: bool,
     /// A wish that came up while a join was out (KAFKA-9815: it must not get lost).
     wish: Option<&'static str>,
+    /// Leaders: when to join again because partitions that were to change hands have not.
+    ///
+    /// 1. A static member says what it owns, and we give some of that to another: nobody has it
+    ///    until the member has given it up and joined again.
+    /// 2. Before that its process dies and is started anew. It takes up the membership as it is, with
+    ///    its part of our assignment; it owns nothing, gives nothing up, and has no reason to join
+    ///    again.
+    ///
+    /// So those partitions would be nobody's until something else happened.
+    hand_over_until: Option<Now>,
     beat: Beat,
     /// Our session lasts at least `session_timeout` from here.
     alive: Now,
@@ -153,6 +163,9 @@ struct Round {
     leader: bool,
     /// Leaders: the partition counts that they assign (or assigned) from.
     view: Option<View>,
+    /// Leaders: whether partitions are to change hands, and are nobody's until their owners have
+    /// given them up and joined again.
+    hand_over: bool,
 }
 
 /// A complete generation.
@@ -200,6 +213,7 @@ impl Membership {
             direct: BTreeMap::new(),
             watching: false,
             wish: None,
+            hand_over_until: None,
             beat: Beat {
                 out: None,
                 next: now,
@@ -338,6 +352,9 @@ impl Membership {
         match &self.state {
             State::Waiting { until } if *until <= now => self.send_join(now),
             State::Assigning { until, .. } if *until <= now => self.try_assign(now, true),
+            State::Stable if self.hand_over_until.is_some_and(|until| until <= now) => {
+                self.rejoin(now, "partitions that were to change hands are nobody's");
+            }
             State::Leaving { until, .. } if *until <= now => {
                 self.notice(GroupEvent::LeaveAbandoned);
                 self.end();
@@ -360,6 +377,7 @@ impl Membership {
     pub fn next_deadline(&self) -> Option<Now> {
         let of_state = match &self.state {
             State::Waiting { until } | State::Assigning { until, .. } => Some(*until),
+            State::Stable => self.hand_over_until,
             State::Leaving {
                 until,
                 leave: Leave::RetryAt(at),

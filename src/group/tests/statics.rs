@@ -240,6 +240,61 @@ fn a_leader_that_comes_back_sees_what_it_missed() {
     }
 }
 
+/// A static member dies before it has given up what is to be another's, and takes up its place
+/// again without a join that others would hear of. The leader looks after those partitions, and so
+/// does its own next life: nobody else would.
+#[test]
+fn what_was_to_change_hands_does_not_stay_nobodys() {
+    let config = || {
+        let mut cfg = static_config();
+        cfg.assignors = vec![AssignorKind::CooperativeSticky];
+        cfg
+    };
+    let waits = |desk: &mut Desk| {
+        let mut waited = Duration::ZERO;
+        while !desk.out(is_join) && waited < Duration::from_secs(300) {
+            desk.beat(0);
+            desk.after(HEARTBEAT);
+            waited += HEARTBEAT;
+        }
+        waited
+    };
+    for (owned, hands_over) in [(tps([0, 1]), true), (tps([]), false)] {
+        let mut desk = Desk::new(config());
+        desk.partitions(&[("t", 2)]);
+        desk.subscribe(&["t"]);
+        let others = || {
+            let owner = member("b", &["t"], &owned, 1);
+            vec![member("me", &["t"], &[], -1), owner]
+        };
+        desk.answer_join(leads("cooperative-sticky", 2, others()));
+        let Some((token, Request::SyncGroup(sync))) = desk.take(is_sync) else {
+            panic!("it shares out");
+        };
+        let mine = sync.assignments.iter().find(|(who, _)| &**who == "me");
+        let mut answer = synced(&[]);
+        answer.assignment = mine.expect("its own").1.clone();
+        let response = Ok(Response::SyncGroup(answer.clone()));
+        desk.member.handle_response(desk.now, token, response);
+        desk.pump();
+        let waited = waits(&mut desk);
+        assert_eq!(waited < Duration::from_secs(90), hands_over, "{waited:?}");
+        assert!(
+            !hands_over || waited > Duration::from_secs(50),
+            "not at once"
+        );
+
+        let mut next_life = Desk::new(config());
+        next_life.partitions(&[("t", 2)]);
+        next_life.subscribe(&["t"]);
+        let mut join = leads("cooperative-sticky", 2, others());
+        join.skip_assignment = true;
+        next_life.answer_join(join);
+        next_life.answer_sync(answer);
+        assert_eq!(waits(&mut next_life) < Duration::from_secs(90), hands_over);
+    }
+}
+
 /// What cannot be an instance id is refused before anything is sent.
 #[test]
 fn illegal_instance_ids_are_refused() {
